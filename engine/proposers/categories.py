@@ -1,12 +1,12 @@
-"""Categories of ideas, with the names that people and models read."""
+"""The categories of ideas, and the category names that people and models read."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
-"""An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
-for ideas that a person seeds. :data:`CATEGORY_NAMES` lists the full names.
+"""An idea's category: a class of Stanford CRFM's "fast kernels", ``first`` for first kernels, or ``other`` for seeds.
+:data:`CATEGORY_NAMES` lists the full names.
 """
 
 CATEGORY_NAMES: dict[str, str] = {

@@ -1,6 +1,6 @@
 """Find the proposers that can write kernels for a problem, and suggest remedies if there are none.
 
-The check is cheap, because the playbook only inspects the problem's traced graph. This module does not import torch.
+The check is cheap, because the playbook only inspects the problem's traced graph. This module never imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _ANY_DEVICE = {
 
 
 class Writer(Struct, frozen=True):
-    """Whether a proposer can write kernels for a problem. ``refusal`` is the reason why the proposer cannot, or ""."""
+    """Whether a proposer can write kernels for a problem. ``refusal`` says why the proposer cannot write them, or is
+    "".
+    """
 
     proposer: str
     languages: tuple[Language, ...]
@@ -36,7 +38,7 @@ class Writer(Struct, frozen=True):
 
 
 def writers_of(config: Config | None, problem: ProblemSpec) -> tuple[Writer, ...]:
-    """List the proposers of ``config`` with their ability to write for ``problem``. Without a config, use the playbook.
+    """List which languages each proposer of ``config`` can write for ``problem``. Without a config, list the playbook.
 
     The list omits recordings (``replay``), because their content depends on the recorded session.
     """
@@ -61,9 +63,7 @@ def _playbook(problem: ProblemSpec, name: str) -> Writer:
 
 
 def playbook_refusal(problem: ProblemSpec, language: Language) -> str | None:
-    """Return one sentence that says why the playbook cannot write ``language`` kernels for ``problem``; None
-    if it can.
-    """
+    """Return in one sentence why the playbook cannot write ``language`` kernels for ``problem``; None if it can."""
     return _refusal(problem, language, _ANY_DEVICE["cu" if language == "cu" else "cpp"])
 
 
@@ -74,9 +74,9 @@ def _refusal(problem: ProblemSpec, language: Language, device: DeviceFact) -> st
 
 
 def refusal_on(problem: ProblemSpec, device: str) -> str | None:
-    """Return why the playbook cannot write kernels for ``problem`` on ``device``, in full; None if it can.
+    """Return the full reason why the playbook cannot write kernels for ``problem`` on ``device``; None if it can.
 
-    ``device``: ``cpu`` or a GPU architecture such as ``sm_90a``, which need not be present on this machine.
+    ``device`` is ``cpu`` or a GPU architecture such as ``sm_90a``. This machine may lack that GPU.
     """
     fact = _ANY_DEVICE["cpp"] if device == "cpu" else replace(_ANY_DEVICE["cu"], arch=device)
     language = LANGUAGE_OF_DEVICE[fact.kind]
@@ -96,17 +96,17 @@ def why_nobody(c_refusal: str | None, refusals: Sequence[str | None]) -> str | N
 def remedies(problem: str, language: Language, session: str) -> tuple[str, ...]:
     """Return remedies for a problem that no proposer supports. ``session`` names the session in a shell command."""
     return (
-        f"Seed a kernel: press a in the monitor, or run: kernel-tui seed-kernel {session} kernel.{language} "
-        f"--problem {problem}",
+        f"Seed a kernel: press a in the monitor, or run: kernel-tui seed-kernel {session} kernel.{language} --problem "
+        f"{problem}",
         add_a_table(),
     )
 
 
 def add_a_table() -> str:
-    """Return the remedy that changes the config: add a person or a model, which can write kernels for every problem."""
+    """Return a remedy: add a person or a model to the config, because both can write kernels for every problem."""
     return (
-        "Or add one of these tables to the config and run it again, which starts a new session:\n"
-        f"{MANUAL_TABLE}\n\n{MODEL_TABLE}"
+        "Or add one of these tables to the config and run the config again, which starts a new "
+        f"session:\n{MANUAL_TABLE}\n\n{MODEL_TABLE}"
     )
 
 

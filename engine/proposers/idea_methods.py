@@ -1,7 +1,7 @@
-"""Tell what an idea is about: the bottleneck that it attacks and the methods that it uses. All functions are pure.
+"""Extract the bottleneck that an idea attacks and the methods that it uses. All functions are pure.
 
-Two texts about one method share few words ("stage tiles in shared memory", "keep a block of A in smem"), and two texts
-that differ only in the method share many. So ideas are compared by the terms below, the field's names of methods.
+Two texts about one method may share few words ("stage tiles in shared memory", "keep a block of A in smem"). Two texts
+that differ only in the method share many words. Therefore the search compares ideas by the method names below.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 BOTTLENECK = "bottleneck"
-"""Key in an idea's ``data``. The value is the sentence with which its model names the bottleneck."""
+"""Key in an idea's ``data``. The value is the sentence in which the model names the bottleneck."""
 METHOD = "method"
-"""Key in an idea's ``data``. The value is the phrase with which its model names the method."""
+"""Key in an idea's ``data``. The value is the phrase in which the model names the method."""
 
 _BOTTLENECKS = {
     "launches": r"launch overhead|kernel launch|launch cost|several launches|round.?trips? between kernels",
@@ -27,7 +27,7 @@ _BOTTLENECKS = {
     "compute": r"compute[- ]bound|arithmetic|flops?\b|fma|tensor core|sfu|special function|instruction|alu|precision"
     r"|expf?\b|division|adders?\b",
 }
-"""Bottlenecks, the most specific first."""
+"""Patterns that recognize bottlenecks, the most specific first."""
 _METHODS = {
     "shared-memory tiles": r"shared[- ]memory|smem\b|__shared__|stag(?:e|ing)\b",
     "registers": r"register[- ](?:tile|block|resident)|in registers|micro-?tile|per-thread tile|thread tile",
@@ -65,14 +65,16 @@ _COMPILED_BOTTLENECKS = tuple((name, re.compile(pattern)) for name, pattern in _
 
 
 class Gist(Struct, frozen=True):
-    """What an idea is about. ``bottleneck`` is "" and ``methods`` is empty if its text uses none of the known terms."""
+    """The bottleneck and the methods of an idea. ``bottleneck`` is "" and ``methods`` is empty if the idea's text uses
+    none of the known terms.
+    """
 
     bottleneck: str
     methods: frozenset[str]
 
 
 def gist_of(text: str, data: Mapping[str, Any]) -> Gist:
-    """Return the gist of an idea with ``text``. Its model's own words in ``data`` count first."""
+    """Return the gist of an idea with ``text``. The model's own words in ``data`` take precedence."""
     stated = " ".join(str(data.get(key) or "") for key in (BOTTLENECK, METHOD)).lower()
     method = str(data.get(METHOD) or "").lower()
     low = text.lower()

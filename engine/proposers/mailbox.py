@@ -1,9 +1,9 @@
 """Directories for prompts to a person and for the person's replies. This module works without an engine.
 
-``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes this file once
-the reply is recorded. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a reply, which is the model's whole
-text. The engine reads this file once its size and time stay the same between two checks. All paths are below the
-session's directory, so you can copy the session and resume it elsewhere.
+``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes the prompt
+file once the session contains the reply. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a model's whole
+reply. The engine reads a reply file once the file's size and time stay the same between two checks. All paths are below
+the session's directory, so you can copy the session and resume it elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHAT = {
 
 
 class FoundReply(Struct, frozen=True):
-    """A reply's text. ``whole`` is False if the file exceeds the size limit."""
+    """A reply from a file. ``whole`` is False if the file exceeds the size limit."""
 
     text: str
     whole: bool
@@ -58,7 +58,7 @@ class Mailbox:
         return target
 
     def withdraw(self, call: str) -> None:
-        """Delete an answered or cancelled call's prompt."""
+        """Delete the prompt of an answered or canceled call."""
         with contextlib.suppress(OSError):
             (self.outbox / f"{call}.md").unlink(missing_ok=True)
 
@@ -74,17 +74,15 @@ class Mailbox:
         return [call for call in self.waiting() if call not in replied]
 
     def replied(self) -> set[str]:
-        """Return the calls with a reply file, finished or not. The set contains every call to which a file name may
-        refer.
-        """
+        """Return the calls with a reply file, finished or not. If a file name fits several calls, return them all."""
         with contextlib.suppress(OSError):
             files = [file for _, _, file in _regular(self.inbox) if file.suffix not in _UNFINISHED]
             return {name for file in files for name in (file.stem, file.name)}
         return set()
 
     def reply(self, call: str) -> FoundReply | None:
-        """Return the reply to a call once its file has stopped changing, otherwise None. Call this method every few
-        hundred milliseconds.
+        """Return the reply to a call once the reply file has stopped changing, otherwise None. Call this method every
+        few hundred milliseconds.
         """
         for file in self._candidates(call):
             with contextlib.suppress(OSError):
@@ -99,7 +97,7 @@ class Mailbox:
         return None
 
     def has_reply(self, call: str) -> bool:
-        """Whether a reply file exists, complete or not."""
+        """Whether a call's reply file exists, complete or not."""
         return bool(self._candidates(call))
 
     def deliver(self, call: str, text: str) -> Path:
@@ -127,9 +125,7 @@ class Mailbox:
 
 
 def _regular(directory: Path) -> list[tuple[int, str, Path]]:
-    """Return a directory's regular files with their modification times in ns. Skip pipes, and skip links, which may
-    point anywhere.
-    """
+    """Return a directory's regular files with their modification times in ns. Skip pipes and links."""
     found = []
     for file in directory.iterdir():
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """The proposer ``manual``: a person answers the prompts, for example with a chat window or a batch service.
 
-The engine writes each prompt to a file and reads each reply from a file (``engine.proposers.mailbox``). Prompts and
-replies are recorded like any other model's calls, so resume, replay and the monitor treat them alike. The recorded cost
-is zero.
+The engine writes each prompt to a file and reads each reply from a file (``engine.proposers.mailbox``). The session
+records prompts and replies like any other model's calls, so resume, replay and the monitor work as usual. Each call's
+recorded cost is zero.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ LOOK_S = 0.4
 
 
 class Manual:
-    """Sends prompts to a person. ``name``: name in the record. ``next_call``: creates call ids. ``text``: reads a
-    blob."""
+    """Sends prompts to a person. ``name`` is the proposer's name in the session, ``next_call`` creates call ids, and
+    ``text`` reads a blob.
+    """
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Manual:
         return sum(not self._mailbox.has_reply(call_name(site)) for site in self._waiting)
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Wait for the person's reply without a time limit. An earlier engine's calls also keep waiting."""
+        """Wait for the person's reply without a time limit. Calls that an earlier engine started also keep waiting."""
         if (reply := recorded_reply(self._state, site, self._text)) is not None:
             return reply
         name = call_name(site)
@@ -83,7 +84,7 @@ class Manual:
         try:
             while (found := self._mailbox.reply(name)) is None:
                 if self._is_pruned(site):
-                    raise NoAnswer("pruned before it was answered")
+                    raise NoAnswer("a person pruned the idea or kernel before the reply arrived")
                 await asyncio.sleep(LOOK_S)
         except (NoAnswer, asyncio.CancelledError):
             if self._is_pruned(site):
@@ -109,14 +110,14 @@ class Manual:
         return Reply(found.text, self._name, Usage(), finish)
 
     def _give_up(self, call: str, site: CallSite) -> None:
-        """Cancel a call because a person pruned its subject."""
+        """Cancel a call, because a person pruned the call's idea or kernel."""
         self._mailbox.withdraw(call_name(site))
         self._journal.post(
             ModelCallFailed(
                 call=call,
                 attempt=1,
                 failure="cancelled",
-                message="pruned before it was answered",
+                message="a person pruned the idea or kernel before the reply arrived",
                 wait_s=None,
                 seconds=0.0,
                 usage=Usage(),
@@ -128,4 +129,4 @@ class Manual:
         return self._state.is_pruned(site.subject or site.problem)
 
     async def close(self) -> None:
-        """Do nothing. The prompts stay in the outbox."""
+        """Do nothing, and leave the prompts in the outbox."""

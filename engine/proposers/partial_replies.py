@@ -1,10 +1,10 @@
 """Partial texts of streaming replies, for display.
 
-Each call has one small file in the session's directory. The files are temporary. They are not events, and nothing
-flushes them to disk. The engine deletes them when the call ends or when the next engine starts. A file's first line is
-the number of characters received; the end of the text follows. The engine replaces each file atomically, at most four
-times a second, and less often with many calls. A reply that completes within a quarter of a second gets no file.
-Reading a file needs no engine and no SDK.
+Each call has one small file in the session's directory. The files are temporary: they are not events, and nothing
+flushes them to disk. The engine deletes a file when its call ends or when the next engine starts. A file's first line
+is the number of characters received; the end of the text follows. The engine replaces each file atomically, at most
+four times a second, and less often with many calls. A reply that completes within 0.25 s gets no file. Readers of the
+files need no engine and no SDK.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Partial(Struct, frozen=True):
-    """The received part of a reply. ``characters`` is its length, and ``text`` is its end."""
+    """The received part of a reply. ``characters`` is the number of characters, and ``text`` the last of these."""
 
     characters: int
     text: str
@@ -43,7 +43,7 @@ def partial_directory(session: Path) -> Path:
 
 
 def read_partial(session: Path, site: CallSite) -> Partial | None:
-    """Read the partial reply to the call for ``site``; None if there is none."""
+    """Read the partial reply to the call for ``site``; None if no file exists."""
     with contextlib.suppress(OSError, ValueError):
         with _file(partial_directory(session), site).open("rb") as file:
             head, _, text = file.read(_READ_BYTES).decode(errors="replace").partition("\n")
@@ -62,7 +62,7 @@ class Partials:
         self._made = self._failed = False
 
     def sweep(self) -> None:
-        """Delete files that a dead engine left behind."""
+        """Delete the files that a dead engine left behind."""
         with contextlib.suppress(OSError):
             for file in self._directory.iterdir():
                 with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The protocol that all proposers implement: ideas for a parent, kernels for an idea, and repairs of failed kernels.
 
-A proposer sees only these frozen structs, never the session file or the evaluator. If possible, a proposer's answers
-depend only on its arguments, as the playbook's do.
+A proposer sees only the frozen structs in this file, never the session file or the evaluator. If possible, a proposer's
+answers depend only on its arguments. The playbook's answers do.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from engine.session.worked_ideas import WorkedIdea
 ALL_ROLES: frozenset[Role] = frozenset(("ideas", "code", "fixes"))
 
 CALL = "call"
-"""Key in the ``data`` of a language model's ideas and kernels. The value is the name of the call that produced them."""
+"""Key in the ``data`` of a language model's idea or kernel. The value names the call that produced the idea or
+kernel.
+"""
 NUMBER = "number"
-"""Key in such a kernel's ``data``. The value is the kernel's index within its idea."""
+"""Key in the ``data`` of a language model's kernel. The value is the kernel's index within its idea."""
 UNUSABLE = "unusable"
-"""Key in such a kernel's ``data``. The value says why the reply contains no kernel; ``source`` is then the start of the
-reply.
+"""Key in a kernel's ``data`` if a model's reply contains no kernel. The value says why; ``source`` is then the start of
+the reply.
 """
 LANGUAGE = "language"
 """Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
@@ -37,8 +39,9 @@ LANGUAGE = "language"
 class Kernel(Struct, frozen=True):
     """A kernel with a verdict: an idea's parent, or an earlier kernel for the problem.
 
-    ``idea`` is the text of the kernel's idea. ``counters`` are its hardware counters, () if unknown. ``runoff_ratio``
-    is its time / the fastest kernel's time in the problem's latest runoff, None if it was not in that runoff.
+    ``idea`` is the text of the kernel's idea. ``counters`` are the kernel's hardware counters, or () if unknown.
+    ``runoff_ratio`` is the kernel's time / the fastest kernel's time in the problem's latest runoff, or None if the
+    kernel was not in this runoff.
     """
 
     variant: str
@@ -53,7 +56,8 @@ class Kernel(Struct, frozen=True):
 
 
 class TriedIdea(Struct, frozen=True):
-    """An idea with judged kernels. ``speedup`` is their best speedup over eager, or None without a correct kernel.
+    """An idea with judged kernels. ``speedup`` is the kernels' best speedup over eager, or None without a correct
+    kernel.
 
     ``parent_speedup`` is the speedup of the idea's parent. ``failure`` says why no kernel was correct.
     """
@@ -69,7 +73,9 @@ class TriedIdea(Struct, frozen=True):
 
 
 class ExampleKernel(Struct, frozen=True):
-    """An example: the best kernel of another problem in the session. ``idea`` is the text of that kernel's idea."""
+    """An example for a model: the best kernel of another problem in the session. ``idea`` is the text of that kernel's
+    idea.
+    """
 
     problem: str
     variant: str
@@ -82,8 +88,8 @@ class ExampleKernel(Struct, frozen=True):
 class Demands(Struct, frozen=True):
     """The judge's requirements for kernels.
 
-    ``tolerance``: the smallest tolerance of any output. ``exact``: whether the judge rejects precision below fp32.
-    ``threads``: number of threads for a CPU kernel.
+    ``tolerance``: the smallest tolerance of any output. ``exact``: whether the judge rejects arithmetic below fp32
+    precision. ``threads``: number of threads for a CPU kernel.
     """
 
     tolerance: float = 1e-4
@@ -119,11 +125,10 @@ class Task(Struct, frozen=True):
 
 
 class Board(Struct, frozen=True):
-    """A problem's search, as proposers see it.
-
-    Contains the open round, all ideas and kernels of the problem (oldest first), and the best kernels of other
-    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent. ``worked`` lists
-    ideas that made kernels of other problems faster, or of any problem in earlier sessions.
+    """A problem's search, as proposers see it. The context has the open round, all ideas and kernels (oldest first),
+    and the best kernels of other problems. ``lineage`` lists the kernels from which the parent descends, starting with
+    the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any problem in earlier
+    sessions.
     """
 
     round: int = 0
@@ -135,7 +140,7 @@ class Board(Struct, frozen=True):
 
 
 class IdeaDraft(Struct, frozen=True):
-    """A proposed idea. ``idea`` is its id, or "" before the search assigns an id."""
+    """A proposed idea. ``idea`` is the idea's id, or "" before the search assigns an id."""
 
     category: str
     text: str
@@ -166,8 +171,8 @@ class CatalogueEntry(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """A proposer has no answer now, because its server failed or its reply was unusable. The search repeats the request
-    later.
+    """A proposer has no answer now, because the model's server failed or the reply was unusable. The search repeats the
+    request later.
 
     ``call`` names the call with the unusable reply, or is "" if there was no reply. ``lasting``: later requests to this
     proposer will also fail (an invalid key, an unknown model).
@@ -179,7 +184,7 @@ class NoAnswer(Exception):
 
 
 class Spent(Exception):
-    """A spending limit forbids a request. ``scope`` says which limit it is."""
+    """A spending limit forbids a request. ``scope`` names the limit."""
 
     def __init__(self, message: str, scope: Literal["session", "problem", "model"]) -> None:
         super().__init__(message)
@@ -203,11 +208,11 @@ class Proposer(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the proposer is working on requests that need no person."""
+        """Whether the proposer is working on requests that need no person's reply."""
         ...
 
     def refusal(self, task: Task) -> str | None:
-        """Return one sentence that says why this proposer does not support the problem; None if it does."""
+        """Return in one sentence why this proposer does not support the problem; None if it does."""
         ...
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
@@ -215,9 +220,7 @@ class Proposer(Protocol):
         ...
 
     def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
-        """Return the parents that a round must have because this proposer replays a search; None if the search may
-        choose.
-        """
+        """Return a round's recorded parents if this proposer replays a search; None if the search chooses parents."""
         ...
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
@@ -230,13 +233,15 @@ class Proposer(Protocol):
     def variants(
         self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
     ) -> AsyncIterator[VariantDraft]:
-        """Yield kernels for ``idea`` as they become ready, at most one for each index in ``numbers``."""
+        """Yield each kernel for ``idea`` when the kernel is ready, at most one per index in ``numbers``."""
         ...
 
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """Repair a failed kernel. Returns None if the proposer cannot repair it. ``turn`` counts the repairs from 1."""
+        """Repair a failed kernel. Returns None if the proposer cannot repair the kernel. ``turn`` counts the repairs
+        from 1.
+        """
         ...
 
     async def close(self) -> None:

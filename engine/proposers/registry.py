@@ -1,4 +1,4 @@
-"""Create the proposers that a config names. Each proposer's module is imported only if needed."""
+"""Create the proposers that a config names. The registry imports only the modules of these proposers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ProposerUnavailable(Exception):
-    """The config names a proposer that cannot be used."""
+    """The config names a proposer that the engine cannot create."""
 
     exit_code = ExitCode.USAGE
 
@@ -28,7 +28,9 @@ class ProposerUnavailable(Exception):
 def make_proposers(
     config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]
 ) -> list[tuple[Proposer, float]]:
-    """Create the config's proposers with their weights. ``text`` reads a blob. Raises ``ProposerUnavailable``."""
+    """Create the config's proposers with their weights. ``text`` reads a blob by its digest. Raises
+    ``ProposerUnavailable``.
+    """
     made: list[tuple[Proposer, float]] = []
     languages: _Languages | None = None
     for place, model in enumerate(config.models):
@@ -48,7 +50,7 @@ def make_proposers(
 
 
 def reads_prose(provider: str) -> bool:
-    """Return whether a provider's proposers turn an idea in prose into kernels. Imports their module."""
+    """Whether a provider's proposers turn an idea in prose into kernels. Imports their module."""
     kind: type[Proposer]
     match provider:
         case "playbook":
@@ -109,7 +111,7 @@ def own_prompts(paths: SessionPaths) -> Path:
 
 
 class _Languages:
-    """Creates a config's language models, with the objects that they share."""
+    """Creates a config's language models, with the objects that the models share."""
 
     def __init__(
         self, config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]

@@ -1,8 +1,8 @@
 """The proposer ``replay``: repeat a stored session offline, with the same tree of ideas and sources.
 
-Ideas and kernels come from the recorded session, whether a model, the playbook or a person wrote them. The judge
-builds, checks and times the kernels again. Each round uses its recorded parents, so different times cannot change the
-tree. The proposer copies language models' recorded replies into the new session at no cost.
+All ideas and kernels come from the recorded session, including those of models and people. The judge builds, checks and
+times the kernels again. Each round uses its recorded parents, so that different kernel times cannot change the tree.
+The proposer copies language models' recorded replies into the new session at no cost.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from engine.session.state.session_state import SessionState, VariantState, fold
 from engine.session.store import SessionPaths, SessionReader
 
 RECORD = "record"
-"""Key in the ``data`` of ideas and kernels: the id of the recorded idea or kernel."""
+"""Key in the ``data`` of replayed ideas and kernels. The value is the id of the recorded idea or kernel."""
 PROVIDER = "replay"
 
 
 class NoRecord(Exception):
-    """The session to replay does not exist. The message says where the proposer looked for it."""
+    """The session to replay does not exist. The exception's message says where the proposer looked."""
 
     exit_code = ExitCode.NO_SESSION
 
@@ -76,7 +76,7 @@ class Replay:
         return ()
 
     def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
-        """Return a round's recorded parents; None if the record has no such round."""
+        """Return a round's recorded parents; None if the recorded session has no such round."""
         recorded = self._record.problems.get(problem)
         for round_ in recorded.rounds if recorded is not None else ():
             if round_.number == round_number:
@@ -174,7 +174,7 @@ class Replay:
 
 
 def _marked(data: dict[str, Any], record: str) -> dict[str, Any]:
-    """Return a recorded node's data, with the node's id. The mark of seeded ideas is removed, so that they count as
-    ordinary ideas.
+    """Return a recorded node's data, with the node's id. Remove the mark of seeded ideas, so that the search treats
+    these as ordinary ideas.
     """
     return {**{key: value for key, value in data.items() if key != "seeded"}, RECORD: record}

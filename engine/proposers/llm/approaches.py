@@ -1,4 +1,6 @@
-"""Instructions that make an idea's kernels differ. Without them, several samples might yield the same kernel."""
+"""Instructions that make an idea's kernels differ. Without these instructions, several samples might be the same
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,12 @@ _TRITON = (
 
 
 VARIANTS = "variants"
-"""Key in an idea's ``data``. The value lists the ways to write its kernel that the idea's model proposed."""
+"""Key in an idea's ``data``. The value lists the model's proposed ways to write the idea's kernel."""
 
 
 def approach(language: Language, number: int, idea: IdeaDraft | None = None) -> str:
-    """Return the instruction for an idea's kernel ``number``, counted from 0: a variant that the idea proposes, or a
-    general instruction after the last of these.
+    """Return the instruction for an idea's kernel ``number``, counted from 0. The variants that the idea proposes come
+    first, then general instructions.
     """
     proposed = idea.data.get(VARIANTS) if idea is not None else None
     if isinstance(proposed, list) and number < len(proposed):

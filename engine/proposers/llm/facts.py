@@ -1,7 +1,7 @@
 """Select and format facts about the device, kernels and ideas for prompts. All functions are pure.
 
-Prompts are deliberately short. Published searches found that models do worse if they see the full history, and also if
-they see only the best kernel.
+Prompts are deliberately short. In published searches, models did worse with the full history, and also with only the
+best kernel.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ LEADERS = 3
 TRIED = 16
 MOST_EXAMPLES = 2
 FAILED = 3
-"""Number of failed kernels of an idea to name."""
+"""Maximum number of an idea's failed kernels in a prompt."""
 SIBLINGS = 3
-"""Number of other kernels of the parent's idea to describe."""
+"""Maximum number of other kernels of the parent's idea in a prompt."""
 _EXAMPLE_CHARS = 6_500
 _DIFF_CHARS = 4_000
 _LEADER_CHARS = 400
-"""Length of the idea of a leader. Its source says the rest, and ideas of 300 words crowd out the figures."""
+"""Maximum characters of a leader's idea in a prompt. The leader's source says the rest, and long ideas crowd out
+figures.
+"""
 _IDEA_CHARS = 180
 _FURTHER_IDEA_CHARS = 110
-"""Length of an earlier idea that is neither for the parent nor for one of its ancestors."""
+"""Maximum characters of an earlier idea that is neither for the parent nor for one of its ancestors."""
 MOST_WORKED = 3
-"""Number of ideas from other problems and sessions to name."""
+"""Maximum number of ideas from other problems and sessions in a prompt."""
 _AHEAD = 1.05
-"""A second source is shown if its kernel is at least this many times as fast as the parent. Smaller
-differences are often ties in a runoff.
+"""A prompt shows a second source if its kernel is at least this many times as fast as the parent. Smaller differences
+are often ties in a runoff.
 """
 _SHORTER = 0.7
-"""A diff replaces a source if it is at most this share of the source."""
+"""A diff replaces a source if the diff is at most this share of the source."""
 _MEMORY_BOUND = 0.9
 """If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
 
 
 class Architecture(Struct, frozen=True):
-    """A CUDA architecture's limits. ``shared_kib``: maximum shared memory per block, with opt-in. ``lanes``: fp32 lanes
-    per SM. ``units``: special units and instructions. Sources: CUDA C++ Programming Guide, "Compute Capabilities", and
-    tuning guides."""
+    """The limits of a CUDA architecture. ``shared_kib``: maximum shared memory per block in KiB, with opt-in.
+    ``lanes``: fp32 lanes per SM. ``units``: special units and instructions, in words. Sources: CUDA C++ Programming
+    Guide, "Compute Capabilities", and tuning guides.
+    """
 
     shared_kib: int
     threads_per_sm: int
@@ -79,7 +82,7 @@ ARCHITECTURES = {
 
 
 def device_lines(task: Task) -> list[str]:
-    """Describe the device in one fact per line, measured peaks first."""
+    """Describe the device with one fact per line, measured peaks first."""
     device, threads = task.device, task.demands.threads
     lines = []
     if device.kind == "cuda":
@@ -125,10 +128,10 @@ def _shared_of_sm(arch: str, limits: Architecture) -> str:
 
 
 def _bandwidth_gbs(task: Task) -> float | None:
-    """Return the copy bandwidth behind the problem's SOL, so that a reader can reproduce the SOL.
+    """Return the copy bandwidth from which the judge computed the problem's SOL.
 
-    On a CPU, this is the bandwidth of a copy as large as the problem, which may fit in caches
-    (``timing/speed_of_light.py``). If operations determine the problem's SOL, this is the device's measured bandwidth.
+    On a CPU, this bandwidth is that of a copy as large as the problem, which may fit in caches
+    (``timing/speed_of_light.py``). If operations determine the problem's SOL, return the device's measured bandwidth.
     """
     measured, rate, sol_ms = task.device.bandwidth_gbs, task.device.peak_gflops, task.sol_ms
     if task.device.kind != "cpu" or measured is None or not sol_ms or not task.problem.sol_bytes:
@@ -176,7 +179,7 @@ def time_of(kernel: Kernel) -> str:
 def relative_times(kernels: Iterable[Kernel]) -> dict[str, float]:
     """Return the times of the correct kernels relative to the runoff's winner, fastest first, as strategies rank them.
 
-    A runoff times kernels side by side, so it overrules speedups, in which a disturbed run of the reference counts.
+    A runoff times kernels side by side, so it overrules speedups, which a disturbed run of the reference may distort.
     """
     known = [one for one in kernels if one.verdict.correct and one.verdict.speedup is not None]
     timed = sorted((one for one in known if one.runoff_ratio), key=lambda one: one.runoff_ratio or 1.0)
@@ -197,14 +200,14 @@ def by_speed(kernels: Iterable[Kernel]) -> list[Kernel]:
 
 
 def fastest(board: Board, parent: Kernel | None) -> Kernel | None:
-    """Return the fastest correct kernel, which the next one has to beat."""
+    """Return the fastest correct kernel, which the next kernel must beat."""
     kernels = {one.variant: one for one in (*((parent,) if parent is not None else ()), *board.kernels)}
     return next(iter(by_speed(kernels.values())), parent)
 
 
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
-    """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than
-    one does.
+    """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than a
+    single one.
     """
     chosen: list[Kernel] = []
     for kernel in by_speed(board.kernels):
@@ -224,7 +227,7 @@ def failed_siblings(board: Board, idea: str, of: Kernel | None = None) -> list[K
 
 
 def earlier_repairs(board: Board) -> list[Kernel]:
-    """Return the failed kernels from which the kernel to repair descends, the oldest first."""
+    """Return the failed ancestors of the kernel to repair, the oldest first."""
     by_name = {kernel.variant: kernel for kernel in board.kernels}
     ancestors = [by_name[name] for name in board.lineage[1:] if name in by_name]
     return [one for one in reversed(ancestors) if not one.verdict.correct]
@@ -233,7 +236,7 @@ def earlier_repairs(board: Board) -> list[Kernel]:
 def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | None:
     """Return the correct kernel from which ``failed`` descends, and the diff from its source to that of ``failed``.
 
-    Returns None without such a kernel, or if the diff is too long to help.
+    Returns None if there is no such kernel or if the diff is too long to help.
     """
     by_name = {kernel.variant: kernel for kernel in board.kernels}
     ancestors = (by_name[name] for name in board.lineage[1:] if name in by_name)
@@ -246,9 +249,7 @@ def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | No
 
 
 def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
-    """Return the kernel to show in full besides the parent: the best kernel, if it is clearly faster than the
-    parent.
-    """
+    """Return the best kernel, which a prompt shows in full, if the best kernel is clearly faster than the parent."""
     best = next(iter(leaders(board, parent)), None)
     if best is None or parent is None:
         return best
@@ -257,7 +258,7 @@ def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
 
 
 def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
-    """Return the diff from the parent's source to the other's, or None if it is not much shorter than the source."""
+    """Return the diff from the parent's source to the other source, or None if the diff is not much shorter."""
     if parent is None or other is None:
         return None
     lines = difflib.unified_diff(parent.source.splitlines(), other.source.splitlines(), lineterm="", n=1)
@@ -268,8 +269,8 @@ def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
 def worked_elsewhere(task: Task, board: Board) -> list[WorkedIdea]:
     """Return ideas that made kernels of similar problems faster, the most similar problems first.
 
-    Similar problems share operators; a reference that could not be traced is similar to all. Each combination of
-    methods counts once, and not if the problem's search has tried it.
+    Similar problems share operators. An untraced reference counts as similar to all problems. Each combination of
+    methods appears once. The result omits combinations that the problem's search has tried.
     """
     own = operators_of(task.problem)
 
@@ -303,7 +304,7 @@ def worked_line(idea: WorkedIdea) -> str:
 
 
 def _idea_words(text: str, data: Mapping[str, Any], most: int) -> str:
-    """Return the idea's method in its model's words, if any, and the start of its text."""
+    """Return the idea's method in the model's words, if known, and the start of the idea's text."""
     method = str(data.get(METHOD) or "")
     return _shortened(f"{method}: {text}" if method else text, most)
 
@@ -335,7 +336,7 @@ def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
 
 
 def slowdown(board: Board, parent: Kernel | None, idea: TriedIdea) -> str:
-    """Compare the fastest kernel of an idea with the problem's fastest kernel in words, "" if it is that kernel."""
+    """Compare in words an idea's fastest kernel with the problem's fastest kernel; "" if both are the same kernel."""
     best, times = fastest(board, parent), relative_times(board.kernels)
     own = [times[one.variant] for one in board.kernels if one.idea == idea.text and one.variant in times]
     if not own or best is None or best.variant not in times or min(own) <= times[best.variant]:
@@ -344,7 +345,7 @@ def slowdown(board: Board, parent: Kernel | None, idea: TriedIdea) -> str:
 
 
 def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
-    """Describe the latest other kernels of the parent's idea, each with its difference and its result in one line."""
+    """Describe the latest other kernels of the parent's idea, with each kernel's difference and result in one line."""
     if parent is None:
         return []
     ways: list[str] = next((idea.data.get(VARIANTS) or [] for idea in board.tried if idea.text == parent.idea), [])
@@ -364,8 +365,8 @@ def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
 
 
 def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
-    """Describe an idea and its result in one line. ``near``: it was for the parent or one of its ancestors.
-    ``slowdown``: its time against the fastest kernel's.
+    """Describe an idea and its result in one line. ``near``: the idea was for the parent or one of the parent's
+    ancestors. ``slowdown``: the idea's time relative to the fastest kernel's.
     """
     text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)

@@ -15,10 +15,11 @@ from engine.session.records.model_calls import FailureKind, Finish, Purpose, Usa
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
-    """A prompt. The purpose "ideas" requests structured output. Other purposes request one fenced code block.
+    """A prompt to a model. The purpose "ideas" requests structured output; other purposes request one fenced code
+    block.
 
-    ``schema`` is the JSON schema of a structured reply, in OpenAI's strict subset (every object closed, every property
-    required). It is None for free text.
+    ``schema`` is the JSON schema of a structured reply, or None for free text. The schema uses OpenAI's strict subset
+    (every object closed, every property required).
     """
 
     purpose: Purpose
@@ -27,8 +28,8 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
     schema: dict[str, Any] | None = None
 
     def encode(self) -> str:
-        """Encode the prompt as JSON. The session stores the prompt under this text's digest. Equal prompts have equal
-        encodings.
+        """Encode the prompt as JSON. The session stores the prompt under the digest of this JSON. Equal prompts have
+        equal encodings.
         """
         return msgspec.json.encode(self).decode()
 
@@ -39,9 +40,9 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
 
 
 class Reply(Struct, frozen=True):
-    """A model's reply. ``model`` is the server's name for the model. ``usage`` is None if the server did not report
-    any. ``tier`` is the service tier that the server reported, or "". ``dollars`` is the cost that the provider itself
-    reported, or None if the cost follows from the usage.
+    """A model's reply. ``model`` is the server's name for the model. ``usage`` is None if the server did not report the
+    usage. ``tier`` is the service tier that the server reported, or "". ``dollars`` is the cost that the provider
+    itself reported, or None if the cost follows from the usage.
     """
 
     text: str
@@ -73,8 +74,8 @@ class CallFailed(Exception):
 
 
 class ModelClient(Protocol):
-    """The client for one model. ``model`` is the requested name; ``limit`` is the maximum number of output tokens per
-    call.
+    """The interface of a client for one model. ``model`` is the requested name; ``limit`` is the maximum number of
+    output tokens per call.
     """
 
     provider: str
@@ -82,7 +83,7 @@ class ModelClient(Protocol):
     limit: int
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Make one attempt. While the reply is streaming, call ``on_text`` with the text received until then. Raises
+        """Make one attempt. While the reply is streaming, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         ...

@@ -13,19 +13,19 @@ from engine.session.records.counters import bottleneck_of, counters_in_words
 from engine.session.records.verdict import Launch, Verdict
 
 _CLEAR = 0.6
-"""A kernel that reaches this share of a peak is limited by that peak."""
+"""A peak limits a kernel that reaches this share of the peak."""
 _NO_BOUND = 1.02
-"""A kernel above this share of a measured peak shows that the peak is no bound: the machine was busy when the judge
-measured it, the data stay in caches, or the kernel does fewer operations than the reference.
+"""A kernel above this share of a measured peak shows that the peak is no bound. Either the machine was busy during the
+measurement, the data stay in caches, or the kernel does fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
-"""A CUDA kernel that takes less time than this is limited by its launches."""
+"""Launches limit a CUDA kernel that takes less time than this, in ms."""
 _SHOWN = 0.005
-"""Smaller shares of the arithmetic rate are left out."""
+"""The smallest share of the arithmetic rate to show."""
 _MOST_KINDS = 9
-"""Number of instruction kinds to name."""
+"""Maximum number of instruction kinds in a profile."""
 _MOST_LAUNCHES = 2
-"""Number of different launches to describe."""
+"""Maximum number of different launches in a profile."""
 _MEASURED = {
     "memory": "memory",
     "compute": "arithmetic or instruction issue",
@@ -34,9 +34,10 @@ _MEASURED = {
 
 
 def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
-    """Return one fact per line. A kernel without a time has no bottleneck.
+    """Return a kernel's profile with one fact per line. A kernel without a time has no bottleneck.
 
-    ``brief``: fewer counters and launches and, with counters, no instructions, for prompts that ask for a kernel.
+    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and no instructions
+    if there are counters.
     """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
@@ -91,9 +92,9 @@ def bottleneck(task: Task, ms: float) -> str:
 
 
 def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:
-    """Return the shares of the copy bandwidth and of the arithmetic rate that the necessary work reaches in ``ms``.
+    """Return the shares of the copy bandwidth and the arithmetic rate that a kernel's necessary work reaches in ``ms``.
 
-    The SOL is the larger of the two bounds, and it knows which bandwidth and which precision the problem allows.
+    The SOL is the larger bound, and accounts for the bandwidth and the precision that the problem allows.
     """
     device, problem = task.device, task.problem
     memory_ms = problem.sol_bytes / device.bandwidth_gbs / 1e6 if device.bandwidth_gbs else None
@@ -115,7 +116,7 @@ def _occupancy_lines(arch: str, registers: int, shared_bytes: int, source: str) 
 
 
 def _launch_lines(task: Task, verdict: Verdict, most: int) -> list[str]:
-    """Describe the launches of one call, as the driver recorded them. Equal launches share a line."""
+    """Describe the launches of one call, as recorded by the driver. Equal launches share a line."""
     counts = Counter(verdict.launches)
     lines = [_launch_words(task, launch, count) for launch, count in list(counts.items())[:most]]
     if len(counts) > most:

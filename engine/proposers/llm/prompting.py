@@ -1,7 +1,7 @@
 """Build prompts from a search's state with jinja2 templates. This module reads no files except the templates.
 
 The templates are in ``prompts/``: ``system``, ``ideas``, ``kernel``, ``fix``, and the files that these include.
-A template with the same name in one of ``directories`` replaces the built-in template.
+A template with the same name in one of the caller's ``directories`` replaces the built-in template.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ IDEAS_SCHEMA: dict[str, Any] = {
 
 
 def language_of(idea: IdeaDraft, parent: Kernel | None) -> object:
-    """Return the language of an idea's kernels: the idea's own, else its parent's, else None."""
+    """Return the language of an idea's kernels: the idea's language, its parent's language, or None."""
     return idea.data.get(LANGUAGE) or (parent.language if parent is not None else None)
 
 
@@ -70,7 +70,7 @@ def ideas_schema(task: Task) -> dict[str, Any]:
 
 
 def fence_of(language: Language) -> str:
-    """Return the word after the opening fence of a source."""
+    """Return the word after the opening fence of a kernel's source, such as ``cuda``."""
     return "python" if language in MODULES else LANGUAGE_NAMES[language]
 
 
@@ -79,7 +79,7 @@ class TemplateProblem(Exception):
 
 
 class Prompts:
-    """Renders prompts. ``directories`` may contain a person's own templates; the first match wins."""
+    """Renders prompts. ``directories`` may contain a person's own templates. The first match wins."""
 
     def __init__(self, directories: Iterable[Path] = ()) -> None:
         self._directories = tuple(directories)
@@ -95,7 +95,9 @@ class Prompts:
         self._environment.filters["speedup"] = lambda value: f"{value:.2f}x"
 
     def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int) -> Prompt:
-        """Build the prompt for ``count`` ideas for ``parent`` or for first kernels. Raises :class:`TemplateProblem`."""
+        """Build the prompt for ``count`` ideas: for ``parent``, or for first kernels if there is no parent. Raises
+        :class:`TemplateProblem`.
+        """
         return self._prompt(
             "ideas",
             task,
@@ -152,7 +154,7 @@ class Prompts:
         )
 
     def names(self) -> list[str]:
-        """Return the names of all templates, without the suffix."""
+        """Return the names of all prompt templates, without the suffix."""
         return sorted(name.removesuffix(SUFFIX) for name in self._environment.list_templates() if name.endswith(SUFFIX))
 
     def check(self) -> None:

@@ -43,8 +43,8 @@ class Asking(Protocol):
         ...
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Return the recorded reply if the session has one, otherwise a new reply. Raises an exception if no reply is
-        available.
+        """Return the recorded reply if the session has one, otherwise a new reply. Raises an exception if there is no
+        reply.
         """
         ...
 
@@ -54,11 +54,11 @@ class Asking(Protocol):
 
 
 class Language:
-    """A proposer that asks one model from the config's ``[[models]]``.
+    """A proposer that calls one model from the config's ``[[models]]``.
 
     Args:
-        name: Name under which its ideas and kernels are recorded.
-        place: Index among the models. It distinguishes several models' requests for the same parent.
+        name: Name under which the search records the model's ideas and kernels.
+        place: Index among the models, which distinguishes several models' requests for the same parent.
         edits: Directory in which a person may replace a call's prompt with a file ``CALL.md``.
         partials: Writer that shows replies while they are streaming.
     """
@@ -189,7 +189,7 @@ def edited_prompt(edits: Path | None, site: CallSite) -> str | None:
 
 
 def _draft(reply: Reply, task: Task, site: CallSite, note: str, data: dict[str, Any]) -> VariantDraft:
-    """Extract the kernel from a reply. On failure, keep the start of the reply and the reason."""
+    """Extract the kernel from a reply. If the reply contains no kernel, keep the reason and the start of the reply."""
     data = {**data, CALL: call_name(site)}
     try:
         return VariantDraft(read_kernel(reply, task.language), task.language, note, data)
@@ -199,6 +199,6 @@ def _draft(reply: Reply, task: Task, site: CallSite, note: str, data: dict[str, 
 
 
 def purpose_role(purpose: Purpose) -> Role:
-    """Return the role that a proposer needs for a call of ``purpose``."""
+    """Return the role in which a proposer makes a call of ``purpose``."""
     roles: dict[Purpose, Role] = {"ideas": "ideas", "kernel": "code", "fix": "fixes"}
     return roles[purpose]

@@ -1,4 +1,4 @@
-"""Look up recorded replies. Resumed sessions reuse them, and replays depend on them."""
+"""Look up recorded replies, which resumed sessions reuse and replays need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.session.state.session_state import SessionState
 
 
 def recorded_reply(state: SessionState, site: CallSite, text: Callable[[str], str]) -> Reply | None:
-    """Find the recorded reply to an equal call, unless it proved unusable.
+    """Find the recorded reply to an equal call, unless the reply proved unusable.
 
     ``text`` reads a blob by its digest. Raises SessionError.
     """

@@ -1,4 +1,4 @@
-"""A remote model for a language proposer. Recorded replies are reused, so that no reply is paid for twice."""
+"""A remote model for a language-model proposer. It reuses recorded replies, so that no reply costs money twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.session.state.session_state import SessionState
 class Remote:
     """Sends prompts through a :class:`Caller`, which retries, pays and records.
 
-    ``variable`` names the environment variable with the model's key, or is None if no key is sent.
+    ``variable`` names the environment variable with the model's key, or is None if the model needs no key.
     """
 
     awaited = 0
@@ -30,7 +30,7 @@ class Remote:
         self._text = text
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Return the reply, recorded or new. Raises NoAnswer, Spent, SessionError."""
+        """Return the recorded reply or, without one, a new reply. Raises NoAnswer, Spent, SessionError."""
         # Compare only the site, because after a restart the same request may have a different prompt.
         if (known := recorded_reply(self._state, site, self._text)) is not None:
             return known

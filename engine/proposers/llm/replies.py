@@ -1,8 +1,8 @@
 """Parse language models' replies defensively: ideas from JSON, a kernel from one fenced block.
 
 A reply may be anything: prose, HTML, five megabytes, half a kernel. The parser either extracts the answer or raises
-:class:`Unusable` with the reason, and no other exception. The parsing time is linear in the size of the text that is
-kept.
+:class:`Unusable` with the reason. The parser raises no other exception. The parsing time is linear in the size of the
+kept text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CATEGORY_WORDS = {
 
 
 class Unusable(Exception):
-    """A reply contains no usable answer. The message is one sentence that says why."""
+    """A reply contains no usable answer. The exception's message says why in one sentence."""
 
 
 class ReadIdea(Struct, frozen=True):
@@ -72,7 +72,7 @@ class ReadIdea(Struct, frozen=True):
 
 
 class _Block(Struct, frozen=True):
-    """A fenced block: the word after its opening fence, its text, and whether it was closed."""
+    """A fenced block: the word after the opening fence, the block's text, and whether the block was closed."""
 
     word: str
     text: str
@@ -80,7 +80,7 @@ class _Block(Struct, frozen=True):
 
 
 def read_ideas(reply: Reply, count: int) -> list[ReadIdea]:
-    """Extract up to ``count`` ideas in order. Raises :class:`Unusable`."""
+    """Extract up to ``count`` ideas from a reply, in order. Raises :class:`Unusable`."""
     text = _checked(reply)
     found = list(_ideas_in(text))[:count]
     if found:
@@ -128,9 +128,7 @@ def read_kernel(reply: Reply, language: Language) -> str:
 
 
 def why_unusable(text: str, purpose: Purpose, language: Language) -> str | None:
-    """Return one sentence that says why a person's reply to a ``purpose`` prompt is unusable; None if the reply is
-    usable.
-    """
+    """Return in one sentence why a person's reply to a ``purpose`` prompt is unusable; None if the reply is usable."""
     reply = Reply(text, "", None)
     try:
         if purpose == "ideas":
@@ -143,13 +141,13 @@ def why_unusable(text: str, purpose: Purpose, language: Language) -> str | None:
 
 
 def clean(text: str) -> str:
-    """Make ``text`` safe to store and compile: replace lone surrogates, drop NUL, normalize newlines."""
+    """Make ``text`` safe to store and compile: replace lone surrogates, drop NUL characters, normalize newlines."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
 
 
 def _checked(reply: Reply) -> str:
-    """Clean the reply's text. Raises Unusable for a reply that is clearly useless."""
+    """Clean the reply's text. Raises Unusable if the reply clearly has no answer."""
     if reply.finish == "refusal":
         said = f": {_beginning(reply.text)}" if reply.text.strip() else ""
         raise Unusable(f"the model refused to answer{said}")
@@ -173,7 +171,7 @@ def _beginning(text: str) -> str:
 
 
 def _ideas_in(text: str) -> Iterator[ReadIdea]:
-    """Yield ideas from the JSON values in the reply. The JSON may be embedded in prose or truncated."""
+    """Yield ideas from the JSON values in the reply. Prose may surround the JSON, and the JSON may be truncated."""
     seen: set[str] = set()
     for value in _values(text):
         for idea in _ideas_of(value):
@@ -217,7 +215,7 @@ def _ideas_of(value: Any) -> Iterator[ReadIdea]:
 
 
 def _variants(found: object) -> tuple[str, ...]:
-    """Return the texts in an idea's ``variants``, or () if it is anything but a list."""
+    """Return the texts in an idea's ``variants``, or () if ``variants`` is not a list."""
     if not isinstance(found, list):
         return ()
     texts = (_line(one)[:_MAX_VARIANT_CHARS] for one in found[:_MAX_VARIANTS] if isinstance(one, str))
@@ -233,8 +231,8 @@ def _line(text: str) -> str:
 
 
 def _category(name: str) -> str:
-    """Map a name to a key of ``CATEGORY_NAMES`` by key, by name, or by a word in the name; "other" if nothing
-    matches.
+    """Map a category's name to a key of ``CATEGORY_NAMES``, by key, name, or a word in the name; "other" without a
+    match.
     """
     low = name.strip().lower()
     if low in CATEGORY_NAMES:
@@ -246,7 +244,7 @@ def _category(name: str) -> str:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """Find fenced blocks (CommonMark). An unclosed block extends to the end of the text."""
+    """Find a text's fenced blocks, as CommonMark defines them. An unclosed block extends to the end of the text."""
     found: list[_Block] = []
     fence, word = "", ""
     lines: list[str] = []
@@ -266,8 +264,6 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _bare(text: str, language: Language) -> str | None:
-    """Return the text if it is a kernel without a fence, for example because a person saved the kernel file as the
-    reply.
-    """
+    """Return the reply's text if it is a kernel without a fence, for example a kernel file that a person saved."""
     begins, defines = (_BARE_PYTHON, _DEFINES_MODEL) if language in MODULES else (_BARE_CODE, _DEFINES_LAUNCH)
     return text if begins.match(text) and defines.search(text) else None

@@ -16,7 +16,7 @@ _NOISE = re.compile(r"^(ptxas info|In file included from|\s+from )|: warning: |\
 
 
 def build_log(log: str) -> str:
-    """Extract the first errors from a compiler's output, with the lines after each error and without duplicates."""
+    """Extract the first errors from a compiler's output, without duplicates, and with the lines after each error."""
     lines = [line.rstrip() for line in log.splitlines()]
     kept: list[str] = []
     seen: set[str] = set()
@@ -41,7 +41,7 @@ def build_log(log: str) -> str:
 
 
 def failure(verdict: Verdict) -> str:
-    """Describe a kernel's failure: the judge's message, and the evidence that helps to repair it."""
+    """Describe a kernel's failure: the judge's message, and the evidence that helps to repair the kernel."""
     if verdict.status == "build_error":
         log = verdict.build.log if verdict.build is not None else ""
         return build_log(log) if log.strip() else verdict.reason.strip()

@@ -1,11 +1,11 @@
 """The playbook: a proposer that writes kernels from templates, without a language model.
 
 Input: a problem with its traced graph, the device, and the verdicts on earlier kernels. Output: ideas and kernel files.
-Each kernel file comes with the recipe that produced it.
+Each kernel file comes with its recipe.
 
 ``patterns`` recognizes problems and writes their kernels from the Jinja templates in ``templates``. ``transformations``
-ranks and samples what to try next. ``analysis`` turns a traced graph into a program of ``ir``. ``codegen`` writes
-expressions in C++ and CUDA C++. Imports run from ``patterns`` down to ``base``, never back.
+ranks and samples the next kernel changes to try. ``analysis`` turns a traced graph into a program of ``ir``.
+``codegen`` writes expressions in C++ and CUDA C++. Imports go from ``patterns`` down to ``base``, never back.
 """
 
 from engine.proposers.playbook.playbook import Playbook

@@ -2,7 +2,7 @@
 
 A **pattern** is a class of problems that one kind of **program** describes. A **template** writes one pattern's kernels
 in one language. A **recipe** names a template and makes every choice that the template leaves open. A
-**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices that its variants
+**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices for variants to
 sample.
 """
 
@@ -25,18 +25,19 @@ Language = Literal["cpp", "cu"]
 
 
 class Unsupported(Exception):
-    """The playbook does not support the problem. The message is a clause that completes "because ..."."""
+    """The playbook does not support the problem. The exception's message is a clause that completes "because ..."."""
 
 
 class Program(Struct, frozen=True):
-    """The computation that a pattern recognized in a problem. Each pattern has its own subclass."""
+    """The computation that a pattern recognized in a problem. Each pattern defines a subclass of ``Program``."""
 
 
 class Recipe(Struct, frozen=True):
     """The choices that determine a kernel: ``template`` (``Template.name``), ``choices``, and the ``opened`` knobs.
 
-    ``VariantDraft.data["recipe"]`` stores it as JSON. ``choices`` contains every key that the template reads. Therefore
-    equal choices produce equal sources. Numbers are plain: a choice that was computed from a named size loses the name.
+    ``VariantDraft.data["recipe"]`` stores the recipe as JSON. ``choices`` contains every key that the template reads.
+    Therefore equal choices produce equal sources. Numbers are plain: a choice computed from a named size loses the
+    size's name.
     """
 
     template: str
@@ -58,9 +59,10 @@ def _plain(value: Choice) -> Choice:
 
 
 class Start(Struct, frozen=True):
-    """A first kernel for round 0: a plain recipe, and the idea behind it in prose.
+    """A first kernel for round 0: a recipe, and the idea behind the recipe in prose.
 
-    ``tolerance``: the smallest tolerance that its rounding meets; 0 if it computes in the problem's precision.
+    ``tolerance`` is the smallest tolerance that the kernel's rounding meets, or 0 if the kernel computes in the
+    problem's precision.
     """
 
     name: str
@@ -76,14 +78,15 @@ class Transformation(Struct, frozen=True):
     """A change that applies to a parent's recipe.
 
     Args:
-        name: Identifies the transformation in sessions and on the command line. Never rename one.
+        name: Identifies the transformation in sessions and on the command line. Never rename a transformation.
         text: The idea in prose: what limits the parent, and how to remove that limit.
         changes: Choices that differ from the parent's.
         opens: Knobs that variants of this idea sample.
         gain: The expected ratio of the parent's time to the child's time, before any measurement; 1.0 means no gain.
         helps: The bottleneck that the transformation addresses. Kernels with this bottleneck try the transformation
             first.
-        tolerance: The smallest tolerance that the rounding of the change meets; 0 if it keeps the problem's precision.
+        tolerance: The smallest tolerance that the change's rounding meets; 0 if the change keeps the problem's
+            precision.
     """
 
     name: str
@@ -97,12 +100,12 @@ class Transformation(Struct, frozen=True):
 
 
 class Template(ABC):
-    """Writes one pattern's kernels in one language. A template is stateless, and every method is pure and
+    """Writes the kernels of one pattern in one language. A template is stateless, and every method is pure and
     deterministic.
     """
 
     name: str
-    """A unique name, which sessions store, such as ``rows_cpp``."""
+    """The template's unique name, which sessions store, such as ``rows_cpp``."""
     pattern: str
     language: Language
 
@@ -112,11 +115,11 @@ class Template(ABC):
 
     @abstractmethod
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
-        """Return at least one first kernel. Round 0 tries these kernels in order."""
+        """Return at least one first kernel. Round 0 tries the first kernels in order."""
 
     @abstractmethod
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
-        """Return transformations that apply to ``recipe`` and change it."""
+        """Return the transformations that apply to ``recipe`` and change the recipe."""
 
     @abstractmethod
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
@@ -129,7 +132,7 @@ class Template(ABC):
         """Return the kernel source, which defines ``launch`` as ``engine.problem.c_header`` declares it."""
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
-        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None if there is no such
+        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None without such a
         recipe.
         """
         return None

@@ -21,13 +21,13 @@ from engine.proposers.protocol import ALL_ROLES, Board, CatalogueEntry, IdeaDraf
 from engine.session.records.events import Selected
 
 FIRST = "first:"
-"""The prefix of ``data["move"]`` in ideas of round 0."""
+"""The prefix of ``data["move"]`` in the playbook's ideas of round 0."""
 MAX_DRAWS = 200
-"""The number of settings to try for a new source before a recipe counts as explored."""
+"""The number of settings in which to look for a new source before a recipe counts as explored."""
 
 
 class Playbook:
-    """Writes kernels from built-in templates. Equal requests produce equal answers.
+    """A proposer that writes kernels from built-in templates. Equal requests produce equal answers.
 
     ``IdeaDraft.data`` contains ``move`` and ``parent_speedup``. ``move`` is the name of a transformation, several names
     joined by "+", or "first:NAME". An idea that a person seeds needs only ``move``. ``VariantDraft.data`` contains
@@ -124,7 +124,7 @@ class Playbook:
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """Repair a kernel with wrong outputs: rewrite it with the template's most exact arithmetic, if there is any."""
+        """Repair a kernel with wrong outputs: rewrite the kernel with the template's most exact arithmetic, if any."""
         task = _own(task)
         template, program = _known(task)
         recipe = _recipe(failed.data, template)
@@ -140,7 +140,7 @@ class Playbook:
 
 
 def _own(task: Task) -> Task:
-    """Return the task with parameters that no template's variables shadow."""
+    """Return the task with parameter names that no variable of a template shadows."""
     return msgspec.structs.replace(task, problem=with_own_parameters(task.problem))
 
 
@@ -150,7 +150,7 @@ def _permits(task: Task, change: Start | Transformation) -> bool:
 
 
 def _known(task: Task) -> tuple[Template, Program]:
-    """Return the template and the program for the task. Raises ``Unsupported``."""
+    """Return the template and the program that fit the task. Raises ``Unsupported``."""
     reason = ""
     for pattern in PATTERNS:
         try:
@@ -160,18 +160,20 @@ def _known(task: Task) -> tuple[Template, Program]:
             continue
         if program is not None:
             template = next((one for one in pattern.templates if one.language == task.language), None)
-            lack = f"its pattern, {pattern.name}, has no {LANGUAGE_NAMES[task.language]} template"
+            lack = f"the pattern {pattern.name} has no {LANGUAGE_NAMES[task.language]} template"
             refusal = lack if template is None else template.refusal(program)
             if template is not None and refusal is None:
                 return template, program
             reason = str(refusal)  # The last pattern, groups, gives the reason for a part of the problem.
-    raise Unsupported(reason or "no pattern matches it")
+    raise Unsupported(reason or "no pattern matches the problem")
 
 
 def _base(
     template: Template, program: Program, task: Task, idea: IdeaDraft, parent: Kernel | None, starts: list[Start]
 ) -> Recipe | None:
-    """Return the recipe that ``idea`` requests, before knobs are sampled; None if its transformation does not apply."""
+    """Return the recipe that ``idea`` requests, before sampling knobs; None if the idea's transformation does not
+    apply.
+    """
     name = str(idea.data.get("move", ""))
     if name.startswith(FIRST):
         return next((start.recipe for start in starts if f"{FIRST}{start.name}" == name), None)
@@ -185,7 +187,7 @@ def _base(
 
 
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
-    """Return the recipe to which a variant's note compares the variant."""
+    """Return the recipe with which a variant's note compares the variant."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 

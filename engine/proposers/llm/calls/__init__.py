@@ -1,1 +1,1 @@
-"""Calls to language models: attempts, retries, cost and recording, independent of what the prompts say."""
+"""Calls to language models: attempts, retries, cost and recording, independent of the prompts' content."""

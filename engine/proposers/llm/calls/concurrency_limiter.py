@@ -1,9 +1,9 @@
 """Limit a model's concurrent calls: at most the configured number, and fewer while the server answers 429.
 
 The limit follows TCP's additive increase and multiplicative decrease (Jacobson, "Congestion avoidance and control",
-1988). A 429 response halves the width, and each full width of replies adds one slot. Calls that start together also
-finish together and then compete again. Therefore the limiter spaces out their starts (Aggarwal, Savage and Anderson,
-"Understanding the performance of TCP pacing", 2000).
+1988). A 429 response halves the number of slots, and a reply from every slot adds one slot. Calls that start together
+also finish together and then compete again. Therefore the limiter spaces out the starts of calls (Aggarwal, Savage and
+Anderson, "Understanding the performance of TCP pacing", 2000).
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 APART_S = 0.002
-"""Seconds between the starts of two calls, slightly more than the CPU time of a call. 64 simultaneous calls of 200 ms
-took 14% longer without pacing, and 3% with it."""
+"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls
+of 200 ms took 14% longer; with pacing, 3%.
+"""
 
 
 class Gate:
-    """A first-come, first-served limiter. ``most``: the configured width. ``width``: the current width, at least 1."""
+    """A first-come, first-served limiter of concurrent calls. ``most`` is the configured number of slots. ``width`` is
+    the current number, at least 1.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -33,7 +36,7 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def enter(self) -> AsyncIterator[float]:
-        """Wait for a slot. Yields the time of entry (``time.monotonic``) for :meth:`refused`."""
+        """Wait for a free slot. Yields the time of entry (``time.monotonic``) for :meth:`refused`."""
         try:
             while (pause := self._closed_until - time.monotonic()) > 0 or self.inside >= int(self.width):
                 if pause > 0:
@@ -58,7 +61,9 @@ class Gate:
             self._wake()
 
     def refused(self, entered: float, pause_s: float) -> None:
-        """Handle a 429: block entries for ``pause_s``, and halve the width once per group of concurrent calls."""
+        """Handle a 429 response: block new calls for ``pause_s``, and halve the slots once per group of concurrent
+        calls.
+        """
         now = time.monotonic()
         self._closed_until = max(self._closed_until, now + pause_s)
         if entered >= self._halved_at:
@@ -66,7 +71,7 @@ class Gate:
             self._halved_at = now
 
     def answered(self) -> None:
-        """Handle a reply by widening the limit."""
+        """Count a reply, and widen the limit after one reply per slot."""
         self.width = min(float(self.most), self.width + 1.0 / self.width)
 
     def _wake(self) -> None:

@@ -24,9 +24,9 @@ class PriceUnknown(Exception):
 def make_callers(
     config: Config, state: SessionState, recorder: Recorder, retry: Retry | None = None
 ) -> dict[str, Caller]:
-    """Create a caller for every model in the config that is called over the network or as a program, keyed by name.
+    """Create a caller, keyed by name, for every model that the engine calls over the network or as a program.
 
-    Raises ``KeyMissing`` and :class:`PriceUnknown` here, so that a search that cannot work never begins.
+    Raises ``KeyMissing`` and :class:`PriceUnknown` before a search begins that would fail.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))
@@ -39,7 +39,7 @@ def make_callers(
 
 
 def check_prices(config: Config) -> None:
-    """Check all prices before a search begins. Raises :class:`PriceUnknown`."""
+    """Check that all needed prices are known before a search begins. Raises :class:`PriceUnknown`."""
     fresh = SessionState()
     for model in config.models:
         if isinstance(model, CalledModel):
@@ -74,6 +74,6 @@ def _check_price(config: Config, state: SessionState, model: str, price: Price) 
     if capped and not price.known:
         raise PriceUnknown(
             f"{model} has no known price, but dollars are limited (${capped[0].dollars:g}). Set input_price and "
-            "output_price in its [[models]] table (dollars per million tokens, 0 for your own server), or limit tokens "
-            "instead"
+            "output_price in the model's [[models]] table (dollars per million tokens, 0 for your own server), or "
+            "limit tokens instead"
         )

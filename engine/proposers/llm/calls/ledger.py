@@ -1,7 +1,7 @@
-"""Enforce spending limits: reserve the maximum cost of each attempt before it is sent.
+"""Enforce spending limits: reserve the maximum cost of each attempt before sending the attempt.
 
 Limits apply to the sum of confirmed spending, the maximum cost of unconfirmed attempts, and reservations for calls in
-flight (``engine.session.state.spend``). Therefore parallel calls can never exceed a limit.
+flight (``engine.session.state.spend``). Therefore parallel calls never exceed a limit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Scope = Literal["session", "problem", "model"]
 
 _NO_LIMIT = 1 << 62
 _LOOK_AGAIN_S = 0.5
-"""Seconds between checks of the limits while a call is waiting for other calls. A person may raise a limit in the
-meantime.
+"""Seconds between checks of the limits while a call is waiting for other calls. A person may raise a limit while the
+call is waiting.
 """
 
 
@@ -37,9 +37,10 @@ class OverBudget(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """The limit on a call's output. ``tokens`` is the config's ``max_output_tokens``, which largely determines the
-    call's maximum cost. ``fits`` returns the largest ``max_output_tokens`` with which a call costs at most a given
-    amount. In that amount, ``dollars`` is None if dollars are not limited."""
+    """The limit on a call's output. ``tokens`` is the config's ``max_output_tokens``, which mostly determines the
+    call's maximum cost. ``fits`` returns the largest ``max_output_tokens`` for which a call costs at most a given
+    amount. The amount's ``dollars`` is None if dollars are not limited.
+    """
 
     tokens: int
     fits: Callable[[Amount], int]
@@ -47,7 +48,7 @@ class OutputLimit:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """An amount reserved for an attempt."""
+    """The amount reserved for an attempt."""
 
     model: str
     problem: str
@@ -70,12 +71,12 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. If a limit is exceeded only because of calls in
-        flight, wait for them.
+        """Reserve ``worst`` for an attempt until :meth:`release`. If only calls in flight exceed a limit, wait until
+        they end.
 
         ``output`` is the part of ``worst`` that the config determines.
 
-        Raises :class:`OverBudget` if a limit forbids the attempt regardless of what the calls in flight will cost.
+        Raises :class:`OverBudget` if a limit forbids the attempt even if the calls in flight cost nothing.
         """
         while True:
             self._ended.clear()
@@ -142,7 +143,7 @@ class Ledger:
                 unknown = model if worst.dollars is None else "an earlier call"
                 return OverBudget(
                     f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Set "
-                    "input_price and output_price in its [[models]] table, or limit tokens instead of dollars",
+                    "input_price and output_price in the model's [[models]] table, or limit tokens instead of dollars",
                     scope,
                     which,
                 )
@@ -158,9 +159,7 @@ class Ledger:
 
 
 def _remedy(cap: Cap, spent: Amount, worst: Amount, output: OutputLimit | None) -> str:
-    """Return the config change that helps if not even one call fits a limit; "" if earlier calls have used up the
-    limit.
-    """
+    """Return the config change that makes one call fit the limit; "" if earlier calls have used up the limit."""
     by_tokens = cap.tokens is not None and worst.tokens > cap.tokens
     by_dollars = cap.dollars is not None and (worst.dollars or 0.0) > cap.dollars
     if output is None or not (by_tokens or by_dollars):
@@ -169,7 +168,7 @@ def _remedy(cap: Cap, spent: Amount, worst: Amount, output: OutputLimit | None) 
     dollars_left = cap.dollars - (spent.dollars or 0.0) if cap.dollars is not None else None
     fits = output.fits(Amount(tokens_left, dollars_left))
     larger = [f"{worst.tokens:,} tokens"] * by_tokens + [f"${_cents_up(worst.dollars or 0.0):g}"] * by_dollars
-    change = f"set max_output_tokens = {fits} in its [[models]] table, or " if fits >= LEAST_OUTPUT else ""
+    change = f"set max_output_tokens = {fits} in the model's [[models]] table, or " if fits >= LEAST_OUTPUT else ""
     return (
         f", because its max_output_tokens is {output.tokens}. To continue, {change}raise the limit to "
         f"{' and '.join(larger)} or more"

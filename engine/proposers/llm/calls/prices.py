@@ -11,11 +11,11 @@ from engine.session.records.model_calls import Usage
 _PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
 _Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
-"""With the tier "auto", the provider's project settings choose the tier, and only the reply reports which."""
+"""With the tier "auto", the provider's project settings choose the tier, and only the reply names the chosen tier."""
 
 
 class Price:
-    """The price of one model in a config. The first use imports the price list, which takes a quarter of a second."""
+    """The token prices of one model in a config. The first use imports the price list, which takes 0.25 s."""
 
     def __init__(self, model: CalledModel) -> None:
         self._model = model
@@ -30,8 +30,8 @@ class Price:
     def dollars(self, usage: Usage, answered: str = "", tier: str = "") -> float | None:
         """Compute the price of ``usage`` in dollars; None if unknown.
 
-        ``answered`` is the model's name as reported by the server. If the list does not contain that name, the
-        requested name counts. ``tier`` is the service tier as reported by the server.
+        ``answered`` is the model's name as reported by the server. If the price list does not contain that name, use
+        the requested name. ``tier`` is the service tier as reported by the server.
         """
         model = self._model
         if model.input_price is not None and model.output_price is not None:

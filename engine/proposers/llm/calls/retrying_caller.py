@@ -1,6 +1,6 @@
 """Calls to one model: attempts, retries, cost and recording. Only this module retries calls.
 
-It records each attempt before sending it, each failure before the following wait, and each reply before parsing it.
+The caller records each attempt before sending it, each failure before the next wait, and each reply before parsing.
 After a crash at any moment, the session file therefore contains all confirmed spending, and the maximum cost of
 attempts in flight (``engine.session.state.spend``).
 """
@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 RETRIED: frozenset[FailureKind] = frozenset(
     {"rate_limit", "server", "connection", "timeout", "broken_reply", "cut_short", "program"}
 )
-"""Failures after which the same call may succeed."""
+"""Kinds of failure after which the same call may succeed."""
 
 _BYTES_PER_TOKEN = 2
-"""A lower bound on bytes per token, for any tokenizer on code or prose. Token estimates that use it are upper
+"""A lower bound on bytes per token, for any tokenizer on code or prose. Token estimates from this bound are upper
 bounds.
 """
 _OVERHEAD_TOKENS = 200
@@ -46,9 +46,9 @@ _MESSAGE = 500
 class Retry(Struct, frozen=True):
     """Retry policy. Delays double from ``first_s`` to ``longest_s``, each randomly shortened by up to half.
 
-    The caller obeys a server's ``Retry-After`` if the sum of all delays stays within ``patience_s``. Attempts that cost
-    nothing are repeated within ``patience_s``. Attempts that the server may have billed are repeated at most ``costly``
-    times.
+    The caller obeys a server's ``Retry-After`` if the sum of all delays stays within ``patience_s``. The caller repeats
+    attempts that cost nothing within ``patience_s``. The caller repeats attempts that the server may have billed at
+    most ``costly`` times.
     """
 
     first_s: float = 1.0
@@ -57,7 +57,7 @@ class Retry(Struct, frozen=True):
     costly: int = 2
 
     def wait_s(self, error: CallFailed, failures: int, costly: int, waited_s: float) -> float | None:
-        """Return the seconds until the next attempt; None to give up.
+        """Return the seconds until the next attempt of a failed call; None to give up.
 
         Args:
             error: The latest failure.
@@ -73,18 +73,18 @@ class Retry(Struct, frozen=True):
 
 
 class Recorder(Protocol):
-    """The interface for recording calls. The search's journal implements this interface."""
+    """The interface for recording calls, which the search's journal implements."""
 
     def put_blob(self, text: str) -> str:
         """Store a text and return its digest. The text reaches the disk before any later event. Raises SessionError."""
         ...
 
     async def record(self, *events: AnyEvent) -> None:
-        """Record events, and return once they are on disk and folded. Raises SessionError."""
+        """Record events, and return once the events are on disk and in the state. Raises SessionError."""
         ...
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
-        """Record an event. The future completes once the event is on disk and folded."""
+        """Record an event. The future completes once the event is on disk and in the state."""
         ...
 
 
@@ -94,7 +94,7 @@ def prompt_digest(prompt: Prompt) -> str:
 
 
 class Caller:
-    """Calls one model. ``name`` is the name of its ``[[models]]`` table. ``gate`` limits concurrent calls."""
+    """Calls one model. ``name`` is the name of the model's ``[[models]]`` table. ``gate`` limits concurrent calls."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class Caller:
 
     @property
     def refusal(self) -> CallFailed | None:
-        """The failure that rules out all later calls (invalid key, no quota left, unknown model), or None."""
+        """The failure that prevents all later calls (invalid key, no quota left, unknown model), or None."""
         return self._hopeless
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
         """Call the model, record the reply, and return it.
 
-        While the reply is streaming, ``on_text`` receives the text received until then; when an attempt begins, it
-        receives "".
+        While the reply is streaming, the caller passes the text so far to ``on_text``. At the start of each attempt,
+        this text is "".
 
         Raises:
             CallFailed: All attempts failed.
@@ -181,7 +181,7 @@ class Caller:
                             call=call.id,
                             attempt=call.attempt,
                             failure="cancelled",
-                            message="cancelled by the search",
+                            message="canceled by the search",
                             wait_s=None,
                             seconds=time.monotonic() - began,
                             usage=None if sent else Usage(),
@@ -196,7 +196,7 @@ class Caller:
         return outcome.wait_s
 
     def _failed(self, call: _Call, error: CallFailed, entered: float, began: float) -> tuple[_Failure, ModelCallFailed]:
-        """Handle a failed attempt. Returns it with the delay, and the event that records it."""
+        """Handle a failed attempt. Returns the failure with its delay, and the event that records the failure."""
         now = time.monotonic()
         call.failures += 1
         call.costly += error.usage is None or error.usage.total > 0
@@ -257,7 +257,7 @@ class Caller:
         return Amount(input_tokens + output_tokens, self._price.at_most(input_tokens, output_tokens))
 
     def _largest_output(self, prompt: Prompt, most: Amount) -> int:
-        """Return the largest output limit with which an attempt costs at most ``most``; 0 if there is none."""
+        """Return the largest output limit for which an attempt costs at most ``most``; 0 if no limit fits."""
 
         def costs_more(output_tokens: int) -> bool:
             cost = self._at_most(prompt, output_tokens)
@@ -269,7 +269,7 @@ class Caller:
 
 @dataclass(slots=True)
 class _Call:
-    """A call with all its attempts. ``first_failure`` is a time in seconds, by ``time.monotonic``."""
+    """A call with all its attempts. ``first_failure`` is a ``time.monotonic`` time in seconds."""
 
     id: str
     site: CallSite

@@ -1,3 +1,1 @@
-"""API clients, one per provider. Each takes a prompt and returns text and usage, with one attempt per call and no
-retries.
-"""
+"""API clients, one per provider. Each client takes a prompt and returns text and usage, and never retries."""

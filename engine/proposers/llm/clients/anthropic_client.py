@@ -1,8 +1,8 @@
 """Client for Anthropic's Messages API, based on the SDK ``anthropic``, with streaming.
 
-It imports the SDK on the first call, because the import takes a second. It disables the SDK's retries. A streamed reply
-is complete only if its ``message_stop`` event has arrived. The SDK handles addresses, keys, errors and streams. The
-client reads the events as plain JSON (``wire.py`` says why).
+The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
+A streamed reply is complete only if the ``message_stop`` event has arrived. The SDK handles addresses, keys, errors and
+streams. The client reads the events as plain JSON (``wire.py`` says why).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _KINDS: dict[str, FailureKind] = {
     "overloaded_error": "server",
     "api_error": "server",
 }
-"""Failures by the error types at platform.claude.com/docs/en/api/errors."""
+"""Kinds of failure by Anthropic's error types (platform.claude.com/docs/en/api/errors)."""
 
 
 class AnthropicClient:
-    """The client for one model. It sends ``key`` only to ``base_url`` or Anthropic."""
+    """A client for one Anthropic model. The client sends ``key`` only to ``base_url`` or Anthropic."""
 
     provider = "anthropic"
 
@@ -66,7 +66,7 @@ class AnthropicClient:
         self._sdk: AsyncAnthropic | None = None
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Make one attempt. While the reply is streaming, call ``on_text`` with the text received until then. Raises
+        """Make one attempt. While the reply is streaming, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         sdk = self._sdk if self._sdk is not None else await self._start()
@@ -122,7 +122,9 @@ class AnthropicClient:
                     tier = short(counts.service_tier or "")
                     return Reply(text.text, short(answered) or self.model, counts.usage, finish, tier)
         # Only the event with the stop reason has the final counts.
-        raise CallFailed("cut_short", "the stream ended without message_stop", usage=counts.usage if ended else None)
+        raise CallFailed(
+            "cut_short", "the server ended the stream without message_stop", usage=counts.usage if ended else None
+        )
 
     async def _events(self, sdk: AsyncAnthropic, prompt: Prompt, watch: Watch) -> AsyncGenerator[object, None]:
         """Yield a streamed reply's events as JSON."""
@@ -140,7 +142,7 @@ class AnthropicClient:
 
 
 def _failure_of(error: Exception) -> CallFailed:
-    """Convert an SDK error."""
+    """Convert an SDK error to :class:`CallFailed`."""
     import anthropic
     import httpx2
 

@@ -19,7 +19,7 @@ class OutputDetails(Struct):
 
 
 class Counted(Struct):
-    """Token counts. Later events repeat the counts that have changed, as totals."""
+    """Token counts in an event. Later events repeat changed counts as totals."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -29,7 +29,7 @@ class Counted(Struct):
     service_tier: str | None = None
 
     def updated(self, later: Counted) -> Counted:
-        """Return these counts, replaced by the counts that ``later`` has."""
+        """Return these counts, with the counts in ``later`` replacing theirs."""
         return Counted(
             *(
                 new if (new := getattr(later, name)) is not None else getattr(self, name)
@@ -65,7 +65,7 @@ class Delta(Struct):
 
 
 class Event(Struct):
-    """One event in the stream."""
+    """One event in Anthropic's stream."""
 
     type: str
     message: Message | None = None

@@ -1,11 +1,11 @@
 """Client for Google Gemini, based on google-genai, with streaming.
 
-The client passes its own HTTP client to the SDK, whose default transport depends on whether aiohttp is installed. It
-imports the SDK on the first call, because the import takes a second. It disables the SDK's retries. SDK timeouts are in
-milliseconds. A streamed reply is complete only if it has a ``finish_reason``.
+The client passes its own HTTP client to the SDK, whose default transport depends on whether aiohttp is installed. The
+client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries. The
+SDK's timeouts are in milliseconds. A streamed reply is complete only if it has a ``finish_reason``.
 
-The client uses the SDK for addresses, keys, errors and streams. For requests and replies, it bypasses the SDK's classes
-and calls an undocumented method that streams plain JSON.
+The client uses the SDK for addresses, keys, errors and streams. For requests and replies, the client bypasses the SDK's
+classes and calls an undocumented method that streams plain JSON.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _FINISH: dict[str, Finish] = {
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
 }
-"""Finish reasons of replies that no filter blocked. All other reasons mean that a filter blocked the reply."""
+"""Finish reasons of replies that passed all filters. Every other reason means that a filter blocked the reply."""
 
 
 class GeminiClient:
-    """The client for one model. It sends ``key`` only to ``base_url`` or Google."""
+    """A client for one Gemini model. The client sends ``key`` only to ``base_url`` or Google."""
 
     provider = "gemini"
 
@@ -53,7 +53,7 @@ class GeminiClient:
         self._http: Any = None
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Make one attempt. While the reply is streaming, call ``on_text`` with the text received until then. Raises
+        """Make one attempt. While the reply is streaming, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         sdk = self._sdk if self._sdk is not None else await self._start()
@@ -106,13 +106,13 @@ class GeminiClient:
                 for words in chunk.words():
                     text.add(words)
         if not ended:
-            raise CallFailed("cut_short", "the stream ended without a finish_reason")
+            raise CallFailed("cut_short", "the server ended the stream without a finish_reason")
         finish = "length" if text.too_long else _FINISH.get(ended, "refusal")
         return Reply(text.text, short(answered) or self.model, usage, finish)
 
 
 def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
-    """Convert an SDK error. ``streaming``: whether part of the reply had arrived."""
+    """Convert an SDK error to :class:`CallFailed`. ``streaming`` says whether part of the reply had arrived."""
     import httpx2
     from google.genai import errors
 

@@ -53,7 +53,7 @@ class Counted(Struct, rename="camel"):
 
 
 class Chunk(Struct, rename="camel"):
-    """One event in the stream."""
+    """One event in Gemini's stream."""
 
     candidates: list[Candidate] | None = None
     prompt_feedback: Feedback | None = None
@@ -69,7 +69,7 @@ class Chunk(Struct, rename="camel"):
 
     @property
     def end(self) -> str:
-        """The reason why the reply ended; "" if it continues. A blocked prompt has no candidates."""
+        """The reason why the reply ended; "" while the reply continues. A blocked prompt has no candidates."""
         if self.prompt_feedback is not None and self.prompt_feedback.block_reason is not None:
             return self.prompt_feedback.block_reason
         for candidate in (self.candidates or [])[:1]:

@@ -1,7 +1,6 @@
-"""Read model providers' API keys once from the environment, and never display them.
-
-The engine deletes each key from its environment when it reads it. Therefore its child processes (compilers, judges,
-kernels under test) never inherit a key.
+"""Read each model provider's API key once from the environment, and never display a key. The engine deletes a key from
+its environment when reading the key. Therefore the engine's child processes (compilers, judges, kernels under test)
+never inherit a key.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class KeyMissing(Exception):
 
 
 def key_for(model: CalledModel) -> str:
-    """Read the key to send, and delete it from the environment. Raises :class:`KeyMissing`."""
+    """Read a model's key from the environment, and delete the key there. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is None:
         return _NONE_NEEDED
@@ -38,14 +37,16 @@ def key_for(model: CalledModel) -> str:
 
 
 def check_key(model: CalledModel) -> None:
-    """Check that the key is in the environment, and leave it there. Raises :class:`KeyMissing`."""
+    """Check that the environment contains a model's key, and leave the key there. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is not None and variable not in _taken and not os.environ.get(variable, "").strip():
         raise _missing(model, variable)
 
 
 def value_of(variable: str) -> str | None:
-    """Read an environment variable for a program, even if :func:`key_for` has taken it; None if it is not set."""
+    """Read an environment variable for a program, even after :func:`key_for` deleted it; None if the variable is not
+    set.
+    """
     return _taken.get(variable, os.environ.get(variable))
 
 
@@ -57,17 +58,19 @@ def _missing(model: CalledModel, variable: str) -> KeyMissing:
 
 
 def refused_key(model: CalledModel, said: str) -> str:
-    """Add the rejected key's name to the server's message."""
+    """Add the rejected key's variable name to the server's message."""
     if model.key_variable is None:
         return (
-            f"no key was sent; in the model's [[models]] table, set key_env to the variable that contains the key: "
-            f"{said}"
+            "the request had no API key. In the model's [[models]] table, set key_env to the variable that contains "
+            f"the key: {said}"
         )
     return f"{model.key_variable}: {said}"
 
 
 def without_key(failure: CallFailed, model: CalledModel, key: str) -> CallFailed:
-    """Return ``failure`` with ``key`` masked in its message. A failure of the key names the key's variable."""
+    """Return ``failure`` with ``key`` masked in its message. If the server rejected the key, the message also names the
+    key's variable.
+    """
     message = without_keys(str(failure), (key,))
     if failure.kind == "key":
         message = refused_key(model, message)
@@ -75,7 +78,7 @@ def without_key(failure: CallFailed, model: CalledModel, key: str) -> CallFailed
 
 
 def without_keys(text: str, keys: Iterable[str]) -> str:
-    """Mask every key in ``text``, because servers often quote the key that they reject."""
+    """Mask every key in ``text``, because servers often quote a rejected key."""
     for key in keys:
         if len(key) >= 4 and key != _NONE_NEEDED:
             text = text.replace(key, "[key]")

@@ -1,7 +1,8 @@
 """Client for OpenAI and compatible servers: Responses for api.openai.com, chat completions for any ``base_url``.
 
-It imports the SDK on the first call, because the import takes a second. It disables the SDK's retries. A streamed reply
-is complete only if its terminal event has arrived, because streams in both protocols may end early without an error.
+The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
+A streamed reply is complete only if its terminal event has arrived, because streams in both protocols may end early
+without an error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "refusal"}
 
 
 class OpenAIClient:
-    """The client for one model. It sends ``key`` only to ``base_url`` or OpenAI."""
+    """A client for one OpenAI model. The client sends ``key`` only to ``base_url`` or OpenAI."""
 
     provider = "openai"
 
@@ -60,7 +61,7 @@ class OpenAIClient:
         self._api = config.api or ("responses" if self._official else "chat")
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Make one attempt. While the reply is streaming, call ``on_text`` with the text received until then. Raises
+        """Make one attempt. While the reply is streaming, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         sdk = self._sdk if self._sdk is not None else await self._start()
@@ -128,7 +129,7 @@ class OpenAIClient:
                 if kind == "error":
                     raise CallFailed(_kind_of(None, event.code, None), short(event.message or "an error event"))
                 text.add(event.delta)
-        raise CallFailed("cut_short", "the stream ended without response.completed")
+        raise CallFailed("cut_short", "the server ended the stream without response.completed")
 
     def _reply(self, response: openai_wire.Response, text: Growing) -> Reply:
         finish: Finish = "refusal" if response.refused else "stop"
@@ -168,9 +169,9 @@ class OpenAIClient:
                     await drain(events)
                     break
         if not ended:
-            raise CallFailed("cut_short", "the stream ended without a finish_reason", usage=usage)
+            raise CallFailed("cut_short", "the server ended the stream without a finish_reason", usage=usage)
         if ended == "error":
-            raise CallFailed("server", "the stream ended with finish_reason error", usage=usage)
+            raise CallFailed("server", "the server ended the stream with finish_reason error", usage=usage)
         finish: Finish = "refusal" if refused else _FINISH.get(ended, "stop")
         finish = "length" if text.too_long else finish
         return Reply(text.text, short(answered) or self.model, usage, finish, short(tier))
@@ -199,7 +200,7 @@ class OpenAIClient:
 
 
 def _failure_of(error: Exception) -> CallFailed:
-    """Convert an SDK error."""
+    """Convert an SDK error to :class:`CallFailed`."""
     import httpx2
     import openai
 
@@ -220,7 +221,7 @@ def _failure_of(error: Exception) -> CallFailed:
 
 
 def _said(error: APIError) -> object:
-    """Return the server's own message."""
+    """Return the server's error message."""
     body = error.body
     said = body.get("message") if isinstance(body, dict) else None
     return said or error.message

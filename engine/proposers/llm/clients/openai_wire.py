@@ -1,4 +1,4 @@
-"""The fields that the client needs from the streams of OpenAI's two protocols."""
+"""The fields that the client needs from the streams of OpenAI's Responses and chat-completions protocols."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Item(Struct):
 
 
 class Response(Struct):
-    """The ``response`` in a terminal event."""
+    """The ``response`` object in a stream's terminal event."""
 
     model: str = ""
     status: str | None = None
@@ -87,7 +87,7 @@ class Choice(Struct):
 
 
 class Chunk(Struct):
-    """One chunk in a chat stream. The last chunk contains the usage and no choices."""
+    """One chunk in a chat stream. The last chunk contains the token usage and no choices."""
 
     model: str | None = None
     service_tier: str | None = None

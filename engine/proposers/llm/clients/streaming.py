@@ -14,7 +14,7 @@ from engine.session.records.model_calls import Usage
 SHOW_EVERY_S = 0.25
 """Minimum seconds between two updates of the displayed text."""
 TEXT_LIMIT = 1 << 20
-"""Maximum number of characters to keep from a reply. No kernel is this long."""
+"""Maximum number of characters to keep from a reply. Kernels are shorter."""
 _STREAM_LIMIT = 64 << 20
 _MESSAGE = 300
 _DRAIN_S = 1.0
@@ -30,7 +30,7 @@ class Growing:
         self._shown_at = 0.0
 
     def add(self, part: str | None) -> None:
-        """Append a part of the text. Raises :class:`CallFailed` if the stream exceeds the size limit."""
+        """Append the next part of the reply's text. Raises :class:`CallFailed` if the stream exceeds the size limit."""
         if not part:
             return
         if self._length < TEXT_LIMIT:
@@ -50,13 +50,13 @@ class Growing:
 
     @property
     def too_long(self) -> bool:
-        """Whether the text was too long, so that its end was discarded."""
+        """Whether the buffer discarded the end of a text that was too long."""
         return self._length > TEXT_LIMIT
 
 
 class Watch:
-    """Ends an attempt if no data arrives for ``silence_s`` seconds, or up to 5% longer. Keep-alive comments do not
-    count as data.
+    """Ends an attempt after ``silence_s`` seconds without data, or up to 5% later. Keep-alive comments do not count as
+    data.
     """
 
     def __init__(self, silence_s: float) -> None:
@@ -77,7 +77,7 @@ class Watch:
             raise CallFailed("timeout", f"the server sent nothing for {self._silence_s:g} s") from None
 
     def heard(self) -> None:
-        """Restart the timeout after data arrived."""
+        """Restart the timeout when data arrives."""
         self.has_heard = True
         now = asyncio.get_running_loop().time()
         # Resetting the timer for each of thousands of events would cost more than decoding them.
@@ -95,9 +95,9 @@ async def drain(events: AsyncGenerator[object, None]) -> None:
 
 
 def usage_if_sent(error: Exception) -> Usage | None:
-    """Return a failed call's usage: zero if no connection was made, None (unconfirmed) otherwise.
+    """Return a failed call's token usage: zero if the connection failed, otherwise None (unconfirmed).
 
-    ``error``: an error of httpx2, or an SDK's error that httpx2's error caused.
+    ``error`` is an httpx2 error, or an SDK error that an httpx2 error caused.
     """
     import httpx2
 
@@ -106,7 +106,7 @@ def usage_if_sent(error: Exception) -> Usage | None:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Parse ``Retry-After``, given in seconds or as a date (RFC 9110, 10.2.3), to seconds."""
+    """Convert ``Retry-After``, in seconds or as a date (RFC 9110, 10.2.3), to seconds."""
     if (request := headers.get("retry-after")) is None:
         return None
     try:
@@ -120,12 +120,13 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def must_be_events(headers: Mapping[str, str]) -> None:
-    """Raise :class:`CallFailed` if a 200 response is not an event stream but, for example, a proxy's page or a login
-    form.
-    """
+    """Raise :class:`CallFailed` if a 200 response is not an event stream, for example a proxy's login page."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "text/event-stream":
-        raise CallFailed("broken_reply", f"status 200 with {kind or 'no content type'} instead of an event stream")
+        raise CallFailed(
+            "broken_reply",
+            f"the server answered with status 200 and {kind or 'no content type'} instead of an event stream",
+        )
 
 
 def short(message: object) -> str:

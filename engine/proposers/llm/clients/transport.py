@@ -1,9 +1,9 @@
-"""The HTTP client for both SDKs: the ``httpx2`` interface over aiohttp's connections.
+"""The HTTP client for the SDKs: the ``httpx2`` interface over aiohttp's connections.
 
 For each request, httpx2's own pool examines all connections and parses replies in Python. With 64 concurrent calls,
-this takes half of each call's time. OpenAI's SDK offers aiohttp for the same reason. However, OpenAI's transport does
-not distinguish a connection that broke after the request from a connection that failed before the request. The
-difference matters, because only a break after the request may cost money.
+httpx2's pool takes half of each call's time. OpenAI's SDK offers aiohttp for the same reason. However, OpenAI's
+transport does not distinguish a connection that broke after the request from a connection that failed before the
+request. The difference matters, because only a break after the request may cost money.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ KEPT_S = 4.0
 
 
 def http_client(timeout_s: float) -> httpx2.AsyncClient:
-    """Create a client for any number of concurrent calls, in the event loop that will use it.
+    """Create a client for any number of concurrent calls. Call this function in the event loop that will use the
+    client.
 
-    Connecting fails after ``timeout_s`` or 30 s, whichever is less. Callers must detect a silent server
+    Connecting fails after ``timeout_s`` or 30 s, whichever is shorter. Callers must detect a silent server
     (``streaming.Watch``).
     """
     timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
@@ -77,7 +78,7 @@ class _Connections(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response's body, yielded as it arrives."""
+    """A response's body, yielded while the body arrives."""
 
     def __init__(self, answer: aiohttp.ClientResponse, request: httpx2.Request) -> None:
         self._answer, self._request = answer, request
@@ -99,8 +100,8 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def _failure_of(error: Exception, request: httpx2.Request) -> httpx2.TransportError:
-    """Convert an aiohttp error to an httpx2 error. Only failures to connect become errors that mean "nothing
-    was sent".
+    """Convert an aiohttp error to an httpx2 error. Only connection failures become errors that mean "the request was
+    not sent".
     """
     message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -15,8 +15,8 @@ from engine.proposers.playbook.ir.program import ROW_OPS, Access, PointwiseProgr
 from engine.proposers.playbook.ir.sizes import named
 
 MAX_NODES = 200
-"""Maximum number of operators per graph. A larger graph is a whole network. A single fused kernel for such a network
-would be unreadable.
+"""Maximum number of operators per graph. A larger graph is a whole network, for which a single fused kernel would be
+unreadable.
 """
 _NUMBERS = {"inf": inf, "-inf": -inf, "nan": nan}
 _TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
@@ -25,7 +25,7 @@ _TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
 def analyze(spec: ProblemSpec) -> Program:
     """Return the program that computes all outputs of ``spec``.
 
-    Raises ``Unsupported``. Its message is a clause that completes "because ...".
+    Raises ``Unsupported``, whose message completes "because ...".
     """
     outputs = outputs_of(spec, checked_graph(spec))
     refuse_other_types(spec, outputs)
@@ -34,25 +34,25 @@ def analyze(spec: ProblemSpec) -> Program:
 
 
 def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode, ...]:
-    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute it.
+    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute the graph.
 
     Args:
         writes: Whether the pattern supports models that write to their buffers.
     """
     if spec.graph is None:
-        raise Unsupported("its reference could not be traced")
+        raise Unsupported("the reference could not be traced")
     if not writes and any(tensor.mutated for tensor in spec.tensors):
-        raise Unsupported("it writes to one of its buffers")
+        raise Unsupported("the model writes to one of its buffers")
     if sum(node.op == "call" for node in spec.graph) > MAX_NODES:
-        raise Unsupported(f"its graph has more than {MAX_NODES} operators")
+        raise Unsupported(f"the problem's graph has more than {MAX_NODES} operators")
     if any(tensor.numel == 0 for tensor in spec.outputs):
-        raise Unsupported("an output is empty")
+        raise Unsupported("one of the problem's outputs is empty")
     return spec.graph
 
 
 def refuse_other_types(spec: ProblemSpec, outputs: Mapping[str, Term], indices: Container[str] = ()) -> None:
-    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32, and no value depends on the positions of
-    elements. The outputs ``indices`` are int64.
+    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32 and no value depends on an element's
+    position. The outputs ``indices`` are int64.
     """
     refuse_positions(outputs.values())
     used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
@@ -69,7 +69,7 @@ def outputs_of(
     returned = terms_of(spec, graph, known)
     names = [tensor.name for tensor in spec.outputs]
     if len(returned) != len(names):
-        raise Unsupported("it returns something that is not a tensor")
+        raise Unsupported("the model returns something that is not a tensor")
     return dict(zip(names, returned, strict=True))
 
 
@@ -77,7 +77,7 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
     """Return a term for each tensor that ``graph`` returns. Raises ``Unsupported``.
 
     Args:
-        known: Terms that are already known, by node name. Nodes that only these terms need are skipped.
+        known: Terms that are already known, by node name. The function skips nodes that only these terms need.
     """
     terms: dict[str, aten.Lowered] = dict(known or {})
     wanted = needed_nodes(graph, terms)
@@ -103,18 +103,18 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
             several = terms[node.args[0]["ref"]]
             picked = several[node.args[1]] if isinstance(several, tuple) else None
             if picked is None:
-                raise Unsupported(f"it uses output {node.args[1]} of {node.args[0]['ref']}")
+                raise Unsupported(f"the model uses output {node.args[1]} of {node.args[0]['ref']}")
             terms[node.name] = picked
         else:
             returned = [_argument(arg, terms, "output") for arg in _flat(node.args)]
             if not all(isinstance(term, Term) for term in returned):
-                raise Unsupported("it returns something that is not a tensor")
+                raise Unsupported("the model returns something that is not a tensor")
             return returned
-    raise Unsupported("its graph has no output")
+    raise Unsupported("the problem's graph has no output")
 
 
 def needed_nodes(graph: tuple[GraphNode, ...], stop: Container[str] = ()) -> set[str]:
-    """Return the names of the nodes on which the output depends. Do not look beyond nodes in ``stop``."""
+    """Return the names of the nodes on which the output depends. Do not follow the arguments of nodes in ``stop``."""
     found: set[str] = set()
     for node in reversed(graph):
         if node.op == "output" or node.name in found:
@@ -141,7 +141,7 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
     if isinstance(arg, dict) and "ref" in arg:
         term = terms[arg["ref"]]
         if isinstance(term, tuple):
-            raise Unsupported(f"it uses all results of {arg['ref']} at once")
+            raise Unsupported(f"the model uses all results of {arg['ref']} at once")
         return term
     if isinstance(arg, (list, tuple)):
         return [_argument(one, terms, target) for one in arg]
@@ -149,7 +149,7 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
 
 
 def reachable(roots: Iterable[Term]) -> list[Term]:
-    """Yield ``roots`` and all terms that they depend on, each once."""
+    """Yield ``roots`` and all terms on which ``roots`` depend, each once."""
     seen: dict[int, Term] = {}
     waiting = list(roots)
     while waiting:
@@ -161,22 +161,22 @@ def reachable(roots: Iterable[Term]) -> list[Term]:
 
 
 def refuse_positions(roots: Iterable[Term]) -> None:
-    """Raise ``Unsupported`` if a term depends on the positions of elements."""
+    """Raise ``Unsupported`` if a term depends on an element's position."""
     if any(term.op == "position" for term in reachable(roots)):
-        raise Unsupported("it depends on the positions of elements, which only products support")
+        raise Unsupported("a value depends on the positions of elements, which only matrix products support")
 
 
 def pointwise_program(outputs: dict[str, Term], *, positions: bool = False) -> PointwiseProgram:
     """Return the program for terms without reductions. Raises ``Unsupported``.
 
     Args:
-        positions: Whether the pattern supports values that depend on the positions of elements.
+        positions: Whether the pattern supports values that depend on an element's position.
     """
     if not positions:
         refuse_positions(outputs.values())
     sizes = {term.numel for term in outputs.values()}
     if len(sizes) != 1:
-        raise Unsupported("its outputs differ in size")
+        raise Unsupported("the problem's outputs differ in size")
     numel = sizes.pop()
     lowering = _Lowering(numel, numel)
     stores = tuple(Store(name, lowering.value(term, _access(1, numel))) for name, term in outputs.items())
@@ -188,12 +188,12 @@ def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram
         shape = term.args[0].shape
         wide = [dim for dim, size in enumerate(shape) if size != 1]
         if term.dims != tuple(wide[len(wide) - len(term.dims) :]):
-            raise Unsupported(f"it reduces {list(shape)} over dimensions that are not the last ones")
+            raise Unsupported(f"the model reduces {list(shape)} over dimensions that are not the last ones")
         if term.reduce not in ROW_OPS:
-            raise Unsupported(f"its rows reduce to {term.reduce}")
+            raise Unsupported(f"the model reduces rows to {term.reduce}")
     geometries = {(term.args[0].numel, term.cols) for term in reductions}
     if len(geometries) != 1:
-        raise Unsupported("its reductions run over rows of different lengths")
+        raise Unsupported("the problem reduces rows of different lengths")
     numel, cols = geometries.pop()
     lowering = _Lowering(numel, cols)
     stores = []
@@ -203,7 +203,7 @@ def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram
         elif term.numel == numel // cols:
             stores.append(Store(name, lowering.value(term, _access(cols, numel // cols)), per_row=True))
         else:
-            raise Unsupported(f"output `{name}` has neither an element per input element nor one per row")
+            raise Unsupported(f"output `{name}` has neither one element per input element nor one per row")
     return RowProgram(numel // cols, cols, tuple(lowering.values), tuple(lowering.reductions), tuple(stores))
 
 
@@ -223,8 +223,8 @@ class _Lowering:
         self._kept: list[Term] = []  # Keep the term alive, so that ids in ``_done`` stay valid.
 
     def value(self, term: Term, access: Access) -> int:
-        """Return the position of ``term``'s value in the program. ``access`` says which element of ``term`` a domain
-        element needs.
+        """Return the position of ``term``'s value in the program. ``access`` maps a domain element to its element of
+        ``term``.
         """
         key = (id(term), access)
         if key not in self._done:
@@ -250,21 +250,25 @@ class _Lowering:
 
     def _reduce(self, term: Term, access: Access) -> int:
         if access != _access(self.cols, self.numel // self.cols):
-            raise Unsupported("it combines a reduced value with elements of other rows")
+            raise Unsupported("the model combines a reduced value with elements of other rows")
         reduction = Reduction(term.reduce, self.value(term.args[0], _access(1, self.numel)))
         if reduction not in self.reductions:
             self.reductions.append(reduction)
         return self._add(Value("reduced", reduction=self.reductions.index(reduction)))
 
     def _broadcast(self, shape: Shape, wide: Shape, access: Access) -> Access:
-        """Return the access to a tensor of ``shape`` after a broadcast to ``wide``, which ``access`` describes."""
+        """Return the access to a tensor of ``shape`` that is broadcast to ``wide``. ``access`` is the access to
+        ``wide``.
+        """
         padded = (1,) * (len(wide) - len(shape)) + tuple(shape)
         kept = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] == size]
         spread = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] != size]
         if not kept:
             return Access(1, 1)
         if any(kept[0] < dim < kept[-1] for dim in spread):
-            raise Unsupported(f"it broadcasts {list(shape)} to {list(wide)} over dimensions that are not adjacent")
+            raise Unsupported(
+                f"the model broadcasts {list(shape)} to {list(wide)} over dimensions that are not adjacent"
+            )
         inner = prod(wide[kept[-1] + 1 :])
         return access.then(_access(inner, prod(wide[dim] for dim in kept)))
 

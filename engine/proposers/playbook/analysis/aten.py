@@ -12,7 +12,9 @@ from engine.proposers.playbook.analysis.terms import Operand, Shape, Term
 from engine.proposers.playbook.base import Unsupported
 
 Lowered = Term | tuple[Term | None, ...]
-"""An operator's result: one or several terms. ``getitem`` selects a term; None marks a result without a term."""
+"""An operator's result: one or several terms. ``getitem`` selects one of several terms; None marks a result without a
+term.
+"""
 
 Rule = Callable[..., Lowered]
 
@@ -108,7 +110,9 @@ def _logaddexp(a: Term, b: Term) -> Term:
 
 
 def _triangle(compare: Literal["ge", "le"]) -> Rule:
-    """Zeros on one side of a diagonal: ``compare`` says how column - row relates to it where elements stay."""
+    """Return the rule that sets elements on one side of a diagonal to 0. Elements stay where ``compare`` holds for
+    column - row and ``diagonal``.
+    """
 
     def rule(x: Term, diagonal: int = 0) -> Term:
         rows, cols = x.shape[-2:]
@@ -263,7 +267,7 @@ def _normalised(x: Term, dims: list[int], eps: float) -> tuple[Term, Term, Term]
     """Return (x - mean) / sqrt(var + eps), mean and 1 / sqrt(var + eps).
 
     Rounding the mean of a row near 1000 loses 3e-5, which is visible if the deviations are near 0.1. Subtracting the
-    mean of the deviations corrects the error. The pass that sums their squares also sums the deviations.
+    mean of the deviations corrects this error. The pass that sums the deviations' squares also sums the deviations.
     """
     mean = t.mean(x, dims, True)
     deviation = t.apply("sub", x, mean)
@@ -308,7 +312,9 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> Lowered:
-    """Normalize each channel. ``mean`` and ``var`` are the running statistics, which only evaluation reads."""
+    """Normalize each channel. ``mean`` and ``var`` are the running statistics, which a model reads only in evaluation
+    mode.
+    """
     channels = (1, x.shape[1], *(1 for _ in x.shape[2:]))
     saved: tuple[Term, ...] = ()
     if training:
@@ -316,7 +322,7 @@ def _batch_norm(
         result, new_mean, inverse = _normalised(x, dims, eps)
         saved = (t.view(new_mean, (x.shape[1],)), t.view(inverse, (x.shape[1],)))
     elif mean is None or var is None:
-        raise Unsupported("it normalizes a batch with statistics that it does not have")
+        raise Unsupported("the model normalizes a batch without its statistics")
     else:
         inverse = t.view(t.apply("rsqrt", t.apply("add", var, eps)), channels)
         result = t.apply("mul", t.apply("sub", x, t.view(mean, channels)), inverse)
@@ -337,7 +343,7 @@ def _rms_norm(x: Term, shape: list[int], weight: Term | None = None, eps: float 
 
 def _refuse_dtype(dtype: str | None) -> None:
     if dtype not in (None, "float32"):
-        raise Unsupported(f"it accumulates in {dtype}")
+        raise Unsupported(f"the model accumulates in {dtype}")
 
 
 RULES: Mapping[str, Rule] = {
@@ -459,11 +465,13 @@ FILLS: Mapping[str, float | None] = {
     "aten.full_like.default": None,
     "aten.scalar_tensor.default": None,
 }
-"""The operators that create constant tensors, with their values. None means that the value is an argument."""
+"""The operators that create constant tensors, with their values. None means that the value is an argument of the
+operator.
+"""
 
 
 def _permuted(target: str, shape: Shape, args: list[Any]) -> Term:
-    """Return a view if the permutation moves only dimensions of size 1. Otherwise, raise ``Unsupported``."""
+    """Return the permuted term as a view. Only dimensions of size 1 may move. Otherwise, raise ``Unsupported``."""
     term: Term = args[0]
     order = list(range(len(term.shape)))
     if target == "aten.permute.default":
@@ -474,7 +482,7 @@ def _permuted(target: str, shape: Shape, args: list[Any]) -> Term:
         order.reverse()
     moved = [dim for dim in order if term.shape[dim] != 1]
     if moved != sorted(moved):
-        raise Unsupported(f"it permutes the dimensions of {list(term.shape)} in memory")
+        raise Unsupported(f"the model permutes the dimensions of a {list(term.shape)} tensor in memory")
     return t.view(term, shape)
 
 

@@ -26,20 +26,20 @@ from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Value
 
 ACC = "@"
-"""The name under which kernels load the heavy operator's output. No tensor in a problem can have this name."""
+"""The name under which kernels load the heavy operator's output. No tensor of a problem has this name."""
 FLOATS = ("float32", "float16", "bfloat16")
 
 
 def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
-    """Return the nodes that the outputs need, simplified (see ``_simpler``). Raises ``Unsupported``."""
+    """Return the nodes that the problem's outputs need, simplified (see ``_simpler``). Raises ``Unsupported``."""
     if spec.graph is None:
-        raise Unsupported("its reference could not be traced")
+        raise Unsupported("the reference could not be traced")
     if any(tensor.mutated for tensor in spec.tensors):
-        raise Unsupported("it writes to one of its buffers")
+        raise Unsupported("the model writes to one of its buffers")
     if any(tensor.numel == 0 for tensor in spec.outputs):
-        raise Unsupported("an output is empty")
+        raise Unsupported("one of the problem's outputs is empty")
     if len(spec.graph) > MAX_NODES:
-        raise Unsupported(f"its graph has more than {MAX_NODES} operators")
+        raise Unsupported(f"the problem's graph has more than {MAX_NODES} operators")
     wanted = needed_nodes(spec.graph)
     found: list[GraphNode] = []
     for node in spec.graph:
@@ -49,15 +49,15 @@ def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
 
 
 def calls(graph: tuple[GraphNode, ...], targets: Mapping[str, object] | frozenset[str]) -> list[GraphNode]:
-    """Return the nodes that call any of ``targets``."""
+    """Return the nodes that call one of the operators in ``targets``."""
     return [node for node in graph if node.op == "call" and node.target in targets]
 
 
 def _simpler(node: GraphNode) -> list[GraphNode]:
     """Rewrite fused operators as primitives.
 
-    addmm(bias, a, b) becomes mm(a, b) + bias, convolution(x, w, bias, ...) becomes convolution(x, w, None, ...) + bias,
-    and conversions between floating-point types become copies.
+    addmm(bias, a, b) becomes mm(a, b) + bias. convolution(x, w, bias, ...) becomes convolution(x, w, None, ...) + bias.
+    Conversions between floating-point types become copies.
     """
     plain = {"aten.addmm.default": "aten.mm.default", "aten.baddbmm.default": "aten.bmm.default",
              "aten.addmv.default": "aten.mv.default"}.get(node.target)  # fmt: skip
@@ -100,8 +100,8 @@ def epilogue(
 
     Args:
         shape: The shape of ``node``'s output.
-        numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost these names.
-        positions: Whether the pattern supports values that depend on the positions of elements.
+        numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost the names.
+        positions: Whether the pattern supports values that depend on an element's position.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})
     chain = _pointwise(spec, outputs, result_term(shape).numel, positions)
@@ -124,7 +124,7 @@ def between(
 def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int, positions: bool = False) -> PointwiseProgram:
     everything = reachable(outputs.values())
     if any(term.op == "reduce" for term in everything):
-        raise Unsupported("it reduces the result, and the playbook fuses only elementwise work")
+        raise Unsupported("the model reduces the operator's result, and the playbook fuses only elementwise work")
     names = {term.tensor for term in everything if term.op == "load"} | set(outputs)
     for tensor in spec.tensors:
         if tensor.name in names and tensor.dtype not in FLOATS:
@@ -133,9 +133,9 @@ def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int, position
     for k in chain.order:
         value = chain.values[k]
         if value.op == "load" and value.tensor == ACC and value.access != _whole(numel):
-            raise Unsupported("it combines elements of the result from different positions")
+            raise Unsupported("the model combines elements of the result from different positions")
     if chain.numel != numel:
-        raise Unsupported("an output differs in size from the result")
+        raise Unsupported("one of the problem's outputs and the operator's result differ in size")
     return chain
 
 

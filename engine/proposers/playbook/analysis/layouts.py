@@ -97,7 +97,7 @@ def viewed(layout: Layout, shape: tuple[int, ...]) -> Layout:
             elif layout.dims == contiguous(layout.tensor, layout.shape).dims:
                 return Layout(layout.tensor, layout.offset, contiguous(layout.tensor, tuple(map(int, shape))).dims)
             else:
-                raise Unsupported(f"it views {list(layout.shape)} as {list(shape)}, which splits rows")
+                raise Unsupported(f"the model views a {list(layout.shape)} tensor as {list(shape)}, which splits rows")
         dims.append(_merged(reversed(taken)))
     return Layout(layout.tensor, layout.offset, tuple(reversed(dims)))
 
@@ -148,7 +148,7 @@ def _slice(layout: Layout, node: GraphNode) -> Layout:
     size, stride = layout.shape[dim], layout.stride(dim)
     start, _, step = slice(args[1], min(args[2] if args[2] is not None else _END, _END), step).indices(size)
     if stride is None:
-        raise Unsupported("it slices a dimension that has no single stride")
+        raise Unsupported("the model slices a dimension that has no single stride")
     new = (node.shape or ())[dim]
     dims = (*layout.dims[:dim], _merged([(new, stride * step)]), *layout.dims[dim + 1 :])
     return Layout(layout.tensor, layout.offset + start * stride, dims)
@@ -158,28 +158,30 @@ def _select(layout: Layout, node: GraphNode) -> Layout:
     dim, index = node.args[1] % len(layout.dims), node.args[2]
     stride = layout.stride(dim)
     if stride is None:
-        raise Unsupported("it selects from a dimension that has no single stride")
+        raise Unsupported("the model selects from a dimension that has no single stride")
     at = layout.offset + index % max(1, layout.shape[dim]) * stride
     return Layout(layout.tensor, at, (*layout.dims[:dim], *layout.dims[dim + 1 :]))
 
 
 def _unfold(layout: Layout, node: GraphNode) -> Layout:
-    """Return windows of ``size`` elements, ``step`` apart; they become the last dimension."""
+    """Return windows of ``size`` elements, ``step`` apart. A window's elements become the last dimension."""
     dim, size, step = node.args[1] % len(layout.dims), node.args[2], node.args[3]
     stride = layout.stride(dim)
     if stride is None:
-        raise Unsupported("it unfolds a dimension that has no single stride")
+        raise Unsupported("the model unfolds a dimension that has no single stride")
     windows = (node.shape or ())[dim]
     dims = (*layout.dims[:dim], _merged([(windows, stride * step)]), *layout.dims[dim + 1 :], _merged([(size, stride)]))
     return Layout(layout.tensor, layout.offset, dims)
 
 
 def _as_strided(layout: Layout, node: GraphNode) -> Layout:
-    """Return ``layout`` in another shape. Pooling to one element sets the strides of dimensions of size 1 only."""
+    """Return ``layout`` in another shape. Supports only the strides of a contiguous tensor, which pooling to one
+    element produces.
+    """
     shape = tuple(node.args[1])
     dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))
     if dims != contiguous(layout.tensor, shape).dims or (len(node.args) > 3 and node.args[3]):
-        raise Unsupported("it takes strides of a tensor whose elements are in another order")
+        raise Unsupported("the model sets strides for a tensor whose elements are not in memory order")
     return viewed(layout, shape)
 
 

@@ -1,7 +1,7 @@
 """Terms: the traced reference as elementwise operations, reductions and broadcasts of shaped values.
 
-Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term knows its shape. Composite
-operators (``silu``, ``native_layer_norm``) are written in primitives, and constants are folded.
+Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term has a shape. Terms express
+composite operators (``silu``, ``native_layer_norm``) in primitives, and contain folded constants.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One shaped value, compared by identity.
+    """One shaped value of a traced reference, compared by identity.
 
     Attributes:
         op: An ``op`` of :class:`ir.program.Value`, ``position`` (the number of an element), ``reduce`` (over the
@@ -77,14 +77,14 @@ def load(tensor: str, shape: Shape) -> Term:
 
 
 def positions(size: int) -> Term:
-    """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent them."""
+    """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent these numbers."""
     if size > _LARGEST_POSITION:
-        raise Unsupported(f"it counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
+        raise Unsupported(f"the model counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
     return Term("position", (size,))
 
 
 def apply(op: str, *operands: Operand) -> Term:
-    """Return an elementwise operation with PyTorch's broadcasting, simplified if it is trivial."""
+    """Return an elementwise operation with PyTorch's broadcasting, and simplify trivial operations."""
     args = tuple(arg if isinstance(arg, Term) else number(arg) for arg in operands)
     wanted = len(args) if op in LOGIC_OPS or op == "not" else 1 if op == "select" else 0
     args = tuple(_as_truth(arg) if k < wanted else _as_number(arg) for k, arg in enumerate(args))
@@ -102,9 +102,7 @@ def apply(op: str, *operands: Operand) -> Term:
 
 
 def _folded_text(op: str, first: Term, second: Term) -> str:
-    """Return the C expression of a constant that is folded from two constants, if at least one of them follows from a
-    size.
-    """
+    """Return the C expression of a constant folded from two constants, if at least one constant follows from a size."""
     if not (first.text or second.text) or not (math.isfinite(first.number) and math.isfinite(second.number)):
         return ""
     return f"({first.text or repr(first.number)}) {_SIGNS[op]} ({second.text or repr(second.number)})"
@@ -119,7 +117,7 @@ def _as_number(term: Term) -> Term:
 
 
 def power(base: Operand, exponent: Operand) -> Term:
-    """Return base ** exponent. For suitable constant exponents, use products and roots."""
+    """Return base ** exponent, as products and roots for suitable constant exponents."""
     value = exponent.number if isinstance(exponent, Term) and exponent.op == "const" else exponent
     if isinstance(value, Term):
         return apply("pow", base, value)
@@ -154,11 +152,11 @@ def expand(term: Term, shape: Shape) -> Term:
 
 
 def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
-    """Return a reduction over ``dims``, or over all dimensions if there are none. Raises ``Unsupported``."""
+    """Return a reduction over ``dims``, or over all dimensions if ``dims`` is empty. Raises ``Unsupported``."""
     rank = len(term.shape)
     chosen = {dim % rank for dim in dims} if dims and rank else set(range(rank))
     if term.numel == 0:
-        raise Unsupported("it reduces an empty tensor")
+        raise Unsupported("the model reduces an empty tensor")
     reduced = tuple(dim for dim in sorted(chosen) if term.shape[dim] != 1)
     cols = prod(term.shape[dim] for dim in reduced)
     kept = tuple(1 if dim in chosen else size for dim, size in enumerate(term.shape))
@@ -174,7 +172,7 @@ def mean(term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
 
 
 def centred(term: Term, dims: Sequence[int] | None) -> Term:
-    """Return x - mean(x). The mean keeps the reduced dimensions."""
+    """Return x - mean(x), where the mean keeps the reduced dimensions."""
     return apply("sub", term, mean(term, dims, True))
 
 
@@ -184,13 +182,13 @@ def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim:
     total = reduce("sum", apply("mul", deviation, deviation), dims, keepdim)
     count = _row_length(term, total)
     if count <= correction:
-        raise Unsupported(f"it takes the variance of {count} elements with correction {correction:g}")
+        raise Unsupported(f"the model takes the variance of {count} elements with correction {correction:g}")
     words = f"1.0 / ({sizes.text(count)} - {correction!r})" if isinstance(count, Size) else ""
     return apply("mul", total, number(1.0 / (count - correction), words))
 
 
 def _row_length(term: Term, total: Term) -> int:
-    """Return how many elements of ``term`` each element of ``total`` sums."""
+    """Return the number of elements of ``term`` that each element of ``total`` sums."""
     return total.args[0].cols if total.op == "view" else total.cols
 
 
@@ -209,6 +207,6 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(given: Sequence[int]) -> int:
-    """Return a broadcast dimension's size, with the name that the dimension has in an operand."""
+    """Return a broadcast dimension's size, with the dimension's name in one of the operands."""
     wide = [size for size in given if size != 1]
     return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

@@ -12,7 +12,7 @@ from engine.proposers.playbook.ir.program import Access, Value
 from engine.proposers.playbook.ir.sizes import factor, text
 
 _LONG = 76
-"""Subexpressions longer than this many characters get their own variable."""
+"""Subexpressions with more characters than this get their own variable."""
 
 
 def _infix(sign: str, level: int) -> Operator:
@@ -91,8 +91,8 @@ class Cpp(Dialect):
         return f"{pointer}[{position(index if is_name(index) else f'({index})', access.inner, access.count)}]"
 
     def load_row(self, tensor: str, access: Access, rows: int, cols: int) -> tuple[str, str | None]:
-        """Return the load at row ``r`` and column ``c``, and the address for its ``<tensor>_row`` pointer, if it uses
-        such a pointer.
+        """Return the load at row ``r`` and column ``c``, and the address of the pointer ``<tensor>_row``, if the load
+        uses this pointer.
         """
         if access.inner != 1 or access.count % cols != 0:
             return self.load(tensor, access, "r * kCols + c", 0), None
@@ -109,7 +109,7 @@ class Cpp(Dialect):
 
 
 def load_row_number(tensor: str, access: Access, rows: int, cols: int) -> str:
-    """Return a load that is the same for every element in row ``r``."""
+    """Return a load whose value is the same for every element in row ``r``."""
     if access.count == 1:
         return f"{tensor}[0]"
     return f"{tensor}[{position('r', access.inner // cols, access.count, rows)}]"

@@ -1,8 +1,9 @@
 """Select the elementary functions that a C++ kernel needs, for ``templates/_math.cpp.j2``.
 
 The vector versions use only GCC's vector extensions and compile for any instruction set. Exponentials reduce their
-argument to |r| <= ln(2) / 2 and use a minimax polynomial with a relative error of about 1e-7 (degree 6) or 2e-7
-(degree 5). erf uses Eigen's rational approximation, and log uses the series of 2 artanh((m - 1) / (m + 1)).
+argument to |r| <= ln(2) / 2 and use a minimax polynomial. The polynomial's relative error is about 1e-7 (degree 6) or
+2e-7 (degree 5). The function ``erf`` uses Eigen's rational approximation, and ``log`` uses the series of 2 artanh((m -
+1) / (m + 1)).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _LIBRARY = {
 }  # fmt: skip
 _LIBRARY_BINARY = {"pow": "std::pow", "atan2": "std::atan2", "fmod": "std::fmod"}
 _CALLS = {"exp": "exp_parts", "expm1": "exp_parts", "sigmoid": "exp", "tanh": "expm1", "log1p": "log"}
-"""For each polynomial, the function that it calls."""
+"""For each function, the other function that its polynomial calls."""
 FUNCTIONS = frozenset(_LIBRARY) | {"sigmoid", "sign"}
 """Unary operations that kernels write as calls to ``<op>_of``."""
 POLYNOMIAL = frozenset({"exp", "expm1", "sigmoid", "tanh", "erf", "log", "log1p"})
-"""Functions for which there is a vectorized polynomial. Other functions call the C library once per lane."""
+"""Functions with a vectorized polynomial. Kernels compute other functions with the C library, lane by lane."""
 EXPONENTIALS = frozenset({"exp", "expm1", "sigmoid", "tanh"})
 """Functions whose polynomial is available in several degrees."""
 _HELPERS = FUNCTIONS | frozenset(_LIBRARY_BINARY) | {"max", "min"}
@@ -37,7 +38,9 @@ _NEED_NO_ERRNO = frozenset({"sqrt", "rsqrt", "floor", "ceil", "round", "trunc"})
 
 
 def needs_no_errno(ops: Iterable[str]) -> bool:
-    """Whether an operation compiles to one instruction if the compiler may ignore errno and floating-point traps."""
+    """Whether an operation compiles to one instruction, provided that the compiler may ignore errno and floating-point
+    traps.
+    """
     return not _NEED_NO_ERRNO.isdisjoint(ops)
 
 
@@ -45,7 +48,7 @@ def math_functions(ops: Iterable[str], *, wide: bool, polynomials: bool = False,
     """Return the source of the functions that ``ops`` need, for floats and, if ``wide``, also for vectors.
 
     Args:
-        polynomials: Whether vectors use our polynomials instead of the C library.
+        polynomials: Whether vectors use the playbook's polynomials instead of the C library.
         degree: The degree of the exponential's polynomial.
     """
     known = _HELPERS | {"select"} if wide else _HELPERS

@@ -1,4 +1,4 @@
-"""Choices that the C++ templates share, and their conversion to and from a recipe."""
+"""Choices that the C++ templates share, and the conversion of these choices to and from a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine.proposers.playbook.base import Choices
 
 Arithmetic = Literal["libm", "polynomial"]
-"""Where elementary functions come from: the C library, or polynomials on all lanes of a vector."""
+"""How a kernel computes elementary functions: with the C library, or with polynomials on whole vectors."""
 
 
 class ElementwiseOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class ElementwiseOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code with the C library's functions.
         unroll: Vectors per iteration of the loop that stores results.
         exp_degree: Degree of the exponential's polynomial.
-        stores: Whether stores go through the caches or bypass them.
+        stores: Whether stores go through the caches or bypass the caches.
         prefetch: The distance of prefetches ahead of the loads, in elements; 0 means no prefetch.
     """
 

@@ -43,7 +43,8 @@ _FAST = {
 """Intrinsics that compile to one or two special-function instructions.
 
 The relative error of ``__expf(x)`` is about (2 + 1.2 |x|) * 2^-22 (CUDA C++ Programming Guide, intrinsic functions).
-At x = -30 it is 1e-5, but exp(x) itself is only 1e-13."""
+At x = -30, the error is 1e-5, but exp(x) itself is only 1e-13.
+"""
 FAST_OPS = frozenset(_FAST)
 """Operations for which ``fast`` arithmetic generates different code."""
 _PRECISE_OPERATORS = {op: Operator(pattern) for op, pattern in _PRECISE.items()}
@@ -60,7 +61,7 @@ def compute_capability(arch: str) -> int:
 
 
 class Stream(Struct, frozen=True):
-    """A tensor together with an access to it. ``field`` is the pack's name in the kernel."""
+    """A tensor that a kernel loads, with the access to its elements. ``field`` is the pack's name in the kernel."""
 
     field: str
     tensor: str
@@ -69,7 +70,7 @@ class Stream(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Cuda(Dialect):
-    """The CUDA C++ dialect. ``fast``: use special-function units; ``packs``: load and store whole packs."""
+    """The CUDA C++ dialect. ``fast`` uses special-function units, and ``packs`` loads and stores whole packs."""
 
     fast: bool = False
     packs: bool = False
@@ -114,13 +115,13 @@ class Cuda(Dialect):
 
 
 def pointer_types(tensors: Iterable[str], spec: ProblemSpec) -> list[dict[str, str]]:
-    """Return the ``name`` and ``type`` of each field in ``Tensors``; all elements are fp32."""
+    """Return the ``name`` and ``type`` of each field in ``Tensors``. All elements are fp32."""
     outputs = {tensor.name for tensor in spec.outputs}
     return [{"name": name, "type": "float*" if name in outputs else "const float*"} for name in tensors]
 
 
 def streams(values: Values, positions: Iterable[int]) -> tuple[Stream, ...]:
-    """Return the distinct loads among ``positions``."""
+    """Return the distinct loads among the values at ``positions``."""
     found: dict[tuple[str, Access], Stream] = {}
     for k in positions:
         value = values[k]
@@ -130,7 +131,7 @@ def streams(values: Values, positions: Iterable[int]) -> tuple[Stream, ...]:
 
 
 def stream_of(found: Iterable[Stream], value: Value) -> Stream | None:
-    """Return the stream that the load ``value`` reads."""
+    """Return the tensor and the access of the load ``value``."""
     return next((s for s in found if s.tensor == value.tensor and s.access == value.access), None)
 
 

@@ -1,6 +1,7 @@
 """Generate statements and expressions from a program's values, in C++ or CUDA C++.
 
-:class:`Dialect` visits the values. Its subclasses (``cpp``, ``cuda``) supply operators, literals, loads and stores.
+The class :class:`Dialect` visits the values. The subclasses in ``cpp`` and ``cuda`` supply operators, literals, loads
+and stores.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Values = tuple[Value, ...]
 
 
 class Expression(NamedTuple):
-    """C text, and the precedence of its outermost operator."""
+    """A C expression, and the precedence of its outermost operator."""
 
     text: str
     level: int = ATOM
 
     def grouped(self, level: int) -> str:
-        """Return the text as an operand, in parentheses if its precedence is below ``level``."""
+        """Return the expression as an operand, in parentheses if its precedence is below ``level``."""
         return self.text if self.level >= level else f"({self.text})"
 
 
@@ -95,7 +96,9 @@ class Dialect(ABC):
         """Return the type of a variable for value ``k``."""
 
     def literal(self, number: float, text: str = "") -> str:
-        """Return a constant. ``text`` is its expression in terms of the header's sizes, if any (``Value.text``)."""
+        """Return a constant. ``text`` is the constant as an expression in the header's sizes, if any
+        (``Value.text``).
+        """
         return f"float({text})" if text else self.number(number)
 
     def expression(self, value: Value, args: Sequence[Expression]) -> Expression:
@@ -145,13 +148,15 @@ def is_name(text: str) -> bool:
 
 
 def position(index: str, inner: int, count: int, domain: int = 0) -> str:
-    """Return ``index / inner % count`` in C, without redundant steps. ``domain`` is the number of domain elements."""
+    """Return ``index / inner % count`` as a C expression, without redundant steps. ``domain`` is the number of domain
+    elements.
+    """
     outer = index if inner == 1 else f"{index} / {factor(inner)}"
     return outer if domain and inner * count >= domain else f"{outer} % {factor(count)}"
 
 
 def _uses(values: Values, roots: list[int], leaves: Mapping[int, str]) -> tuple[list[int], Mapping[int, int]]:
-    """Return the values to compute, in order, and how often each value is used."""
+    """Return the values to compute, in order, and the number of uses of each value."""
     uses: Counter[int] = Counter(roots)
     seen: set[int] = set()
     waiting = list(roots)

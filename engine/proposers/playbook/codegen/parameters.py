@@ -1,8 +1,9 @@
-"""Keep the names of a problem and of the playbook's kernels apart.
+"""Prevent collisions between a problem's names and the names in the playbook's kernels.
 
-``launch`` passes its arguments by position, so a kernel may name them as it likes. A problem may have an input ``t`` or
-``row``, which kernels use for variables of their own. The header's constants keep the problem's names. Kernels do not
-use the header's scalars, such as ``groups``, so a kernel's own constant or function of that name gets another name.
+The judge passes arguments to ``launch`` by position, so a kernel may choose the parameters' names. A problem may have
+an input ``t`` or ``row``, although kernels use these names for variables. The header's constants keep the problem's
+names. Kernels do not use the header's scalars, such as ``groups``. A kernel's constant or function of the same name
+gets another name.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ line lines low M m map_a map_b N n o out_row outputs p part parts piece plane pl
 results_space row rows scan scanned span step stop t tap task team tensors thread threads tile tiles total v value vec
 ivec w width y z
 """
-"""Variables, functions and constants of the templates that are visible beside the parameters of ``launch``."""
+"""Names of variables, functions and constants that templates use where the parameters of ``launch`` are visible."""
 _TAKEN = frozenset(_VARIABLES.split())
 _WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
-"""An identifier. Comments, strings and members match as a whole, so that no name in them is replaced."""
+"""Matches identifiers, and comments, strings and members as a whole, so that no name inside these changes."""
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 
@@ -40,9 +41,9 @@ def with_own_parameters(spec: ProblemSpec) -> ProblemSpec:
 
 
 def with_header_constants(source: str, problem: ProblemSpec) -> str:
-    """Return ``source`` with the header's own constants: ``t_parameter_dim0`` becomes ``t_dim0``.
+    """Return ``source`` with the header's names for constants: ``t_parameter_dim0`` becomes ``t_dim0``.
 
-    If ``source`` declares the name of a scalar in the header, such as ``groups``, it becomes ``groups_``.
+    For example, if ``source`` declares ``groups``, a scalar in the header, the name becomes ``groups_``.
     """
     source = _CONSTANT.sub(r"\1", source)
     names = {scalar.name for scalar in problem.scalars if _declares(source, scalar.name)}
@@ -50,5 +51,5 @@ def with_header_constants(source: str, problem: ProblemSpec) -> str:
 
 
 def _declares(source: str, name: str) -> bool:
-    """Whether ``source`` declares ``name`` outside functions, where a line begins without a space."""
+    """Whether ``source`` declares ``name`` outside functions, on a line without indentation."""
     return re.search(rf"^(?![\s#/]).*\b{name}\s*[=\[({{]", source, re.MULTILINE) is not None

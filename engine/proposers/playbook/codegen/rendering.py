@@ -1,8 +1,8 @@
 """Render kernel files from the Jinja templates in ``engine/proposers/playbook/templates``.
 
-A template reads like the kernel that it produces. Python passes it names, numbers and single C expressions, never
-assembled lines of syntax. ``*.cpp.j2`` and ``*.cu.j2`` are kernels. A leading ``_`` marks a partial template that
-kernels include.
+A template reads like the kernel that it produces. Python passes names, numbers and single C expressions to a template,
+never lines of syntax. ``*.cpp.j2`` and ``*.cu.j2`` are kernels. A leading ``_`` marks a partial template that kernels
+include.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import jinja2
 
 _WIDTH = 100
-"""Parameter lists wrap at this line length, in columns."""
+"""The line length, in columns, at which parameter lists wrap."""
 _BLANKS = re.compile(r"\n{3,}")
 
 
@@ -43,7 +43,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **names: object) -> str:
-    """Render ``template`` and collapse groups of blank lines. Raises ``jinja2.UndefinedError``."""
+    """Render ``template``, and collapse consecutive blank lines. Raises ``jinja2.UndefinedError``."""
     return _BLANKS.sub("\n\n", _environment().get_template(template).render(names)).strip("\n") + "\n"
 
 
@@ -69,7 +69,7 @@ def used_in(parameters: Sequence[tuple[str, str]], body: str) -> list[str]:
 
 
 def parameter_list(head: str, parameters: Sequence[str]) -> str:
-    """Return ``head(parameters) {``, wrapped if it is too long for one line."""
+    """Return ``head(parameters) {``, wrapped if the text is too long for one line."""
     line = f"{head}({', '.join(parameters)}) {{"
     if len(line) <= _WIDTH:
         return line

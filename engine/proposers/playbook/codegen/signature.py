@@ -10,8 +10,8 @@ from engine.problem.spec import ProblemSpec, TensorSpec
 
 
 def launch_signature(spec: ProblemSpec, language: Literal["cpp", "cu"], used: Collection[str]) -> str:
-    """``extern "C" int launch(...)`` without a body. Arguments that are not in ``used`` stay unnamed, to avoid
-    warnings.
+    """Return the declaration ``extern "C" int launch(...)``, without a body. Arguments that are not in ``used`` stay
+    unnamed, to avoid warnings.
 
     ``used`` contains tensor names and possibly ``workspace`` and ``stream``.
     """

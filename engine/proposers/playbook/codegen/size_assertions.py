@@ -1,8 +1,8 @@
-"""Generate assertions about the sizes in a kernel's header. A kernel that compiles is then correct at its sizes.
+"""Generate assertions about the sizes in a kernel's header, so that a kernel compiles only at sizes that it supports.
 
 A template writes sizes as the header's constants (``ir.sizes``) and handles tails of any length. A kernel asserts its
-other assumptions: a relation between sizes that the analysis relied on, a dimension of 1 that is broadcast, a row that
-must fit a buffer. The final check at other sizes recognizes the message and reports "not for this size".
+other assumptions: a relation between sizes, a broadcast dimension of size 1, or a row that must fit in a buffer. The
+final check at other sizes recognizes the assertion's message and reports "not for this size".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.proposers.playbook.ir.sizes import Size, text
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 
 _SMALLEST_TELLING = 8
-"""The smallest size to match with numbers in the reference. A smaller size often matches by coincidence."""
+"""The smallest size to compare with numbers in the reference. Smaller sizes often match by coincidence."""
 
 
 def size_assertion(condition: str, needs: str) -> str:
@@ -36,9 +36,9 @@ def whole(tensor: TensorSpec, count: int) -> list[str]:
 
 
 def number_assertions(numbers: Iterable[float], tensors: Iterable[TensorSpec]) -> list[str]:
-    """Assert dimensions from which a number in the reference may derive, such as ``/ 3000`` or ``/ math.sqrt(64)``.
+    """Assert the dimensions from which a number in the reference may derive, such as ``/ 3000`` or ``/ math.sqrt(64)``.
 
-    The trace contains only the number, which might be different at other sizes.
+    The trace contains only the number, which might differ at other sizes.
     """
     found = {}
     given = [abs(number) for number in numbers]
@@ -56,15 +56,13 @@ def number_assertions(numbers: Iterable[float], tensors: Iterable[TensorSpec]) -
 
 
 def free(layouts: Iterable[Layout]) -> bool:
-    """Whether all operands' sizes follow from the header, so that no fixed number cuts, slices or repeats an
-    operand.
-    """
+    """Whether all sizes of the operands follow from the header, so that no operand depends on a fixed number."""
     return all(isinstance(size, Size) and not size.under and size.by == 1 for one in layouts for atoms in one.dims
                for size, _ in atoms)  # fmt: skip
 
 
 def operand_assertions(tensors: Iterable[TensorSpec], layouts: Iterable[Layout]) -> list[str]:
-    """Assert that dimensions stay 1 if the addresses of ``layouts``, which are free, do not step along them."""
+    """Assert the size of each dimension that the addresses of ``layouts`` do not use."""
     seen = {name for one in layouts for atoms in one.dims for size, _ in atoms if isinstance(size, Size)
             for name in size.over}  # fmt: skip
     lost = [(tensor.name, dim, size) for tensor in tensors for dim, size in enumerate(tensor.shape)
@@ -73,7 +71,7 @@ def operand_assertions(tensors: Iterable[TensorSpec], layouts: Iterable[Layout])
 
 
 def product_assertions(spec: ProblemSpec, chain: PointwiseProgram, layouts: Sequence[Layout]) -> list[str]:
-    """Assert the sizes at which a kernel is correct whose operands have ``layouts`` and whose epilogue is ``chain``."""
+    """Assert the sizes at which a kernel with operands of ``layouts`` and the epilogue ``chain`` is correct."""
     operands = {layout.tensor for layout in layouts}
     if free(layouts):
         given = [tensor for tensor in spec.tensors if tensor.name in operands]
@@ -83,7 +81,7 @@ def product_assertions(spec: ProblemSpec, chain: PointwiseProgram, layouts: Sequ
 
 
 def fixed_sizes(tensors: Iterable[TensorSpec]) -> list[str]:
-    """Assert every dimension, for a kernel that supports only the traced sizes."""
+    """Assert the size of every dimension, for a kernel that supports only the traced sizes."""
     return [
         size_assertion(
             " && ".join(f"{tensor.name}_dim{dim} == {size}" for dim, size in enumerate(tensor.shape)),

@@ -22,7 +22,7 @@ def indent(lines: Iterable[str]) -> list[str]:
 
 
 def banner(title: str, ops: Iterable[str]) -> list[str]:
-    """The head of a C++ file: its title, includes, and the pragma that ``ops`` need."""
+    """The head of a C++ file: the title, the includes, and the pragma that ``ops`` need."""
     lines = [f"// {title}", "#include <cmath>", "#include <cstddef>", ""]
     if needs_no_errno(ops):
         lines += ['#pragma GCC optimize("no-math-errno", "no-trapping-math")  // lets the compiler vectorize sqrt', ""]
@@ -36,12 +36,12 @@ def function(comment: str, result: str, name: str, parameters: Sequence[tuple[st
 
 
 def omp_for(schedule: str) -> str:
-    """An OpenMP worksharing clause."""
+    """Return the OpenMP clause that shares a loop among threads."""
     return f"for schedule({schedule})"
 
 
 def launch(spec: ProblemSpec, used: Iterable[str], body: Iterable[str]) -> str:
-    """The ``launch`` function of a CUDA file, with ``body`` indented."""
+    """The ``launch`` function of a CUDA file around ``body``."""
     signature = launch_signature(spec, "cu", frozenset((*used, "stream")))
     lines = "\n".join(f"    {line}" for line in body)
     return f"{signature} {{\n{lines}\n}}\n"

@@ -1,4 +1,4 @@
-"""The intermediate representation: programs and the sizes in them.
+"""The intermediate representation: programs, and the named sizes in these programs.
 
-``analysis`` lowers values to programs, this folder rewrites them, and ``patterns`` turns them into kernels.
+The folder ``analysis`` creates programs, this folder rewrites programs, and ``patterns`` turns programs into kernels.
 """

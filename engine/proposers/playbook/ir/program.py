@@ -1,15 +1,15 @@
 """Programs: the intermediate representation between a traced reference and the templates for all languages.
 
 A program computes on a **domain** of ``numel`` elements in row-major order; element ``i`` is one iteration of the
-kernel. Its sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the header
-(``sizes.Size``). Its ``values`` are in static single assignment form: value ``k`` depends only on earlier values, and
-``k`` identifies it. Each common subexpression exists once. Tensors are fp32 and contiguous.
+kernel. A program's sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the
+header (``sizes.Size``). A program's ``values`` are in static single assignment form: value number ``k`` depends only on
+earlier values. A program contains each common subexpression once. Tensors are fp32 and contiguous.
 
 :class:`PointwiseProgram`
     Every output element depends only on the input elements at the same (broadcast) position.
 :class:`RowProgram`
     The domain is ``rows`` x ``cols``. ``reductions`` fold values over the ``cols`` elements of a row. Later values may
-    use a reduction's result (``reduced``). softmax, layernorm and rmsnorm are row programs.
+    use a reduction's result (``reduced``). Examples are softmax, layernorm and rmsnorm.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Boolean."""
 BINARY_OPS = frozenset({"add", "sub", "mul", "div", "pow", "max", "min", "atan2", "fmod"})
 """Operations on two numbers. ``max`` and ``min`` propagate NaN, like PyTorch."""
 COMPARE_OPS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-"""Comparisons of two numbers, which yield a Boolean."""
+"""Comparisons of two numbers. The result is a Boolean."""
 LOGIC_OPS = frozenset({"and", "or"})
 """Logical operations on two Booleans."""
 
 ReduceOp = Literal["sum", "max", "min", "prod", "argmax", "argmin"]
-"""Reductions. A mean is a ``sum`` and a multiplication. ``max`` and ``min`` propagate NaN. ``argmax`` and ``argmin``
-give the position of the first extremum, or of the first NaN.
+"""Operations that reduce many numbers to one. A mean is a ``sum`` and a multiplication. ``max`` and ``min`` propagate
+NaN. ``argmax`` and ``argmin`` give the position of the first extremum, or of the first NaN.
 """
 ROW_OPS = frozenset({"sum", "max", "min"})
 """The reductions that a row program may contain."""
@@ -49,7 +49,7 @@ ROW_OPS = frozenset({"sum", "max", "min"})
 class Access(Struct, frozen=True):
     """The element of a smaller tensor that a domain element reads: flat index ``(i // inner) % count``.
 
-    As (inner, count): the whole domain is (1, numel), a vector over the last dimension is (1, cols), a value per row is
+    The whole domain is (inner 1, count numel), and a vector over the last dimension is (1, cols). A value per row is
     (cols, rows), a bias per channel is (height * width, channels), and a single number is (1, 1). If ``count`` is 1,
     ``inner`` is also 1.
     """
@@ -69,9 +69,9 @@ class Value(Struct, frozen=True):
         op: ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``position`` (the flat index that ``access``
             yields, in the epilogue of a product), ``reduced`` (the result of ``reduction`` for
             this element's row), ``select`` (``args``: condition, value if true, value if false), or an operation of
-            ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``. Products and roots replace ``pow`` for any
-            exponent that they can express.
-        args: Positions of earlier values.
+            ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``. Products and roots replace ``pow`` for
+            suitable exponents.
+        args: Positions of the operands among the program's values.
         text: The C expression of a ``number`` that follows from the header's sizes; "" for any other number.
     """
 
@@ -93,7 +93,7 @@ class Store(Struct, frozen=True):
 
 
 class Reduction(Struct, frozen=True):
-    """A reduction of value ``source`` over its row with ``op``."""
+    """A reduction with ``op`` over a row of the value ``source``."""
 
     op: ReduceOp
     source: int
@@ -103,13 +103,13 @@ class FusedPair(Struct, frozen=True):
     """Two dependent reductions that one pass over the row can compute together.
 
     Attributes:
-        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); a running maximum rescales
-            the sum when it rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
+        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the sum is rescaled when the
+            running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
             formula merges partial sums.
         source: The value x in both reductions.
         mean: The value sum / cols, for moments.
-        correction: The reduction sum(x - mean), if any. In exact arithmetic it is 0. In fp32 it is cols times the
-            rounding error of the mean. The second pass also computes it.
+        correction: The reduction sum(x - mean), if any. In exact arithmetic, this sum is 0. In fp32, it is cols times
+            the rounding error of the mean. The second pass also computes this sum.
     """
 
     kind: Literal["online_softmax", "moments"]
@@ -129,7 +129,7 @@ class PointwiseProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return the values that the stores need, in execution order."""
+        """Return the values that the program's stores need, in execution order."""
         return needed(self.values, (store.value for store in self.stores))
 
 
@@ -148,7 +148,7 @@ class RowProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def per_row(self) -> tuple[bool, ...]:
-        """For each value, whether it is the same for all elements in a row."""
+        """For each value, whether the value is the same for all elements in a row."""
         found: list[bool] = []
         for value in self.values:
             if value.op == "load":
@@ -159,7 +159,7 @@ class RowProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def passes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the reductions by pass; see :func:`passes_of`."""
+        """Return the program's reductions by pass; see :func:`passes_of`."""
         return passes_of(self.values, self.reductions)
 
     @cached_property
@@ -175,30 +175,30 @@ class RowProgram(Program, frozen=True, dict=True):
         return reductions_of(self.values, value)
 
     def element_order(self, values: Iterable[int]) -> tuple[int, ...]:
-        """Return the per-element values that ``values`` need, in execution order. They form the body of a loop over the
-        row.
+        """Return the per-element values that ``values`` need, in execution order. These values form the body of a loop
+        over the row.
         """
         return tuple(k for k in needed(self.values, values) if not self.per_row[k])
 
     def row_order(self, values: Iterable[int]) -> tuple[int, ...]:
-        """Return the per-row values that ``values`` need, in execution order. A kernel computes them once, before the
-        loop.
+        """Return the per-row values that ``values`` need, in execution order. A kernel computes these values once,
+        before the loop.
         """
         return tuple(k for k in needed(self.values, values) if self.per_row[k])
 
     @cached_property
     def fused_pairs(self) -> tuple[FusedPair, ...]:
-        """Return pairs of dependent reductions that one pass can compute."""
+        """Return the pairs of dependent reductions that one pass can compute."""
         return fused_pairs(self)
 
     @property
     def fusable_pair(self) -> FusedPair | None:
-        """Return the first pair that is alone in its two passes. Fusing this pair saves a whole pass."""
+        """Return the first fusable pair whose two passes compute nothing else. Fusing this pair saves a whole pass."""
         return next((pair for pair in self.fused_pairs if is_alone(self, pair)), None)
 
 
 class Reducing(Protocol):
-    """A program with reductions over rows of ``cols`` elements."""
+    """The interface of programs with reductions over rows of ``cols`` elements."""
 
     @property
     def cols(self) -> int: ...
@@ -213,7 +213,7 @@ class Reducing(Protocol):
 
 
 def fused_pairs(program: Reducing) -> tuple[FusedPair, ...]:
-    """Return pairs of dependent reductions that one pass can compute."""
+    """Return the pairs of dependent reductions that one pass can compute."""
     found = []
     for second, reduction in enumerate(program.reductions):
         for first in reductions_of(program.values, reduction.source):
@@ -223,7 +223,7 @@ def fused_pairs(program: Reducing) -> tuple[FusedPair, ...]:
 
 
 def is_alone(program: Reducing, pair: FusedPair) -> bool:
-    """Return whether the two passes of ``pair`` compute nothing else."""
+    """Whether the two passes of ``pair`` compute only this pair."""
     at = next(n for n, group in enumerate(program.passes) if pair.first in group)
     if program.passes[at] != (pair.first,) or at + 1 == len(program.passes):
         return False
@@ -250,7 +250,7 @@ def reductions_of(values: tuple[Value, ...], value: int) -> frozenset[int]:
 
 
 def passes_of(values: tuple[Value, ...], reductions: tuple[Reduction, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the reductions by pass. Each reduction depends only on reductions in earlier passes."""
+    """Return a program's reductions by pass. Each reduction depends only on reductions in earlier passes."""
     depth: list[int] = []
     for reduction in reductions:
         used = reductions_of(values, reduction.source)
@@ -296,12 +296,12 @@ def _is_mean(program: Reducing, position: int, reduction: int) -> bool:
 
 
 def as_pointwise(program: Program) -> PointwiseProgram:
-    """Return ``program``, which must be pointwise."""
+    """Return ``program``, whose type must be :class:`PointwiseProgram`."""
     assert isinstance(program, PointwiseProgram), "the analysis chose the wrong pattern"
     return program
 
 
 def as_rows(program: Program) -> RowProgram:
-    """Return ``program``, which must be a row program."""
+    """Return ``program``, whose type must be :class:`RowProgram`."""
     assert isinstance(program, RowProgram), "the analysis chose the wrong pattern"
     return program

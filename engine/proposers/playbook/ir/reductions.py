@@ -1,4 +1,4 @@
-"""Programs that reduce any dimensions: the domain in four runs of dimensions, and values per element and per row."""
+"""Programs that reduce any dimensions: a domain of four groups of dimensions, with values per element and per row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.proposers.playbook.ir.program import FusedPair, Reduction, Store, Va
 
 
 class Geometry(Struct, frozen=True):
-    """The domain as ``outer`` x ``folded`` x ``inner`` x ``run`` elements in row-major order.
+    """A domain of ``outer`` x ``folded`` x ``inner`` x ``run`` elements in row-major order.
 
     A **row** is a pair of positions in ``outer`` and ``inner``. A reduction folds the ``folded`` x ``run`` elements of
     a row. A sum over the middle dimension has a ``run`` of 1. Batch statistics have an ``outer`` of 1.
@@ -36,14 +36,15 @@ class Geometry(Struct, frozen=True):
 
     @property
     def adjacent(self) -> bool:
-        """Whether the elements of a row are adjacent, at least in runs. Otherwise, adjacent elements are in different
+        """Whether the elements of a row are adjacent, at least in runs. If not, adjacent elements are in different
         rows.
         """
         return self.run > 1 or self.inner == 1
 
 
 class ReductionProgram(Program, frozen=True, dict=True):
-    """A program over ``geometry``. ``per_row`` says which values belong to a row; the others belong to an element.
+    """A program over ``geometry``. ``per_row`` says which values belong to a row; all other values belong to an
+    element.
 
     The access of a load per row is relative to the row's number, ``o * inner + c``. The access of a load per element is
     relative to the element's number. A store may replace a buffer of the model that the same row reads. ``counters``
@@ -59,7 +60,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def passes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the reductions by pass; see ``passes_of``."""
+        """Return the program's reductions by pass; see ``passes_of``."""
         return passes_of(self.values, self.reductions)
 
     @property
@@ -68,7 +69,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def moments(self) -> FusedPair | None:
-        """Return the mean and the sums of deviations and of their squares, if two passes compute these alone."""
+        """Return the mean, the sum of deviations and the sum of their squares, if two passes compute only these."""
         pairs = (one for one in fused_pairs(self) if one.kind == "moments" and one.correction >= 0)
         return next((one for one in pairs if is_alone(self, one)), None)
 
@@ -92,7 +93,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
         return tuple(sorted(seen))
 
     def row_values(self, roots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the values per row, other than constants, that the elements behind ``roots`` use directly."""
+        """Return the values per row, without constants, that the values per element behind ``roots`` use directly."""
         found = {k for k in roots if self.per_row[k]}
         for k in self.elements(roots):
             found.update(arg for arg in self.values[k].args if self.per_row[arg])

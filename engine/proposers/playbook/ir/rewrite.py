@@ -1,4 +1,4 @@
-"""Rewrite programs without changing what they compute, up to rounding."""
+"""Rewrite programs without changing the results, except for rounding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from engine.proposers.playbook.ir.program import PointwiseProgram, Reduction, Ro
 
 
 def row_reciprocals(program: RowProgram) -> RowProgram:
-    """Replace divisions by a per-row number with multiplications by its reciprocal, which is computed once per row."""
+    """Replace divisions by a per-row number with multiplications by its reciprocal, which a kernel computes once per
+    row.
+    """
 
     def fixed(value: Value) -> bool:
         position = value.args[1]
@@ -42,7 +44,7 @@ def pointwise_reciprocals(program: PointwiseProgram) -> PointwiseProgram:
 def _with_reciprocals(
     values: tuple[Value, ...], wanted: Callable[[int, Value], bool]
 ) -> tuple[tuple[Value, ...], list[int]]:
-    """Return the new values, and the new position of each old value."""
+    """Return a program's new values, and the new position of each old value."""
     result: list[Value] = []
     positions: dict[Value, int] = {}
     moved: list[int] = []

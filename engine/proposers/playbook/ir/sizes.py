@@ -1,8 +1,8 @@
-"""Sizes with names: the playbook makes decisions based on their values, and its kernels use the header's constants.
+"""Sizes with names: the playbook decides by a size's value, and its kernels use the header's constant.
 
-A kernel that says ``x_dim1`` instead of 3000 is also correct at other sizes. Such a kernel is equally fast, because
-both forms are constants to the compiler. A :class:`Size` is an ``int`` that records of which tensor dimensions it is
-the product or quotient. Arithmetic on sizes therefore preserves the header's names. In a kernel, a size without a name
+A kernel with ``x_dim1`` instead of 3000 is also correct at other sizes. Such a kernel is equally fast, because both are
+constants to the compiler. A :class:`Size` is an ``int`` that also records the tensor dimensions from which it was
+multiplied and divided. Arithmetic on sizes therefore preserves the header's names. In a kernel, a size without a name
 appears as a number. An assertion (``codegen.size_assertions``) then stops the build at sizes for which that number
 would be wrong.
 """
@@ -16,7 +16,9 @@ from typing import SupportsIndex
 
 
 class Size(int):
-    """``times`` x product of ``over`` / (``by`` x product of ``under``), in names of the header's constants."""
+    """A size equal to ``times`` x product of ``over`` / (``by`` x product of ``under``), with the names of header
+    constants.
+    """
 
     over: tuple[str, ...]
     under: tuple[str, ...]
@@ -63,7 +65,7 @@ class Size(int):
 
 
 def _plain(size: Size) -> int:
-    """``size``, or a plain number if no name is left."""
+    """Return ``size``, or a plain number if the size has no name."""
     return size if size.over or size.under else int(size)
 
 
@@ -73,13 +75,13 @@ def text(size: int) -> str:
 
 
 def factor(size: int) -> str:
-    """Like :func:`text`, but in parentheses if the expression is more than one word."""
+    """Return ``size`` in C like :func:`text`, but in parentheses if the expression has more than one word."""
     words = text(size)
     return words if " " not in words else f"({words})"
 
 
 def stride(size: int) -> str:
-    """Like :func:`factor`, but as a ``long long``, for addresses."""
+    """Return ``size`` in C like :func:`factor`, but as a ``long long``, for addresses."""
     return factor(size) if isinstance(size, Size) else f"{size}LL"
 
 
@@ -91,11 +93,9 @@ def named(tensor: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def viewed(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    """Return ``wanted``, another shape of the same elements, with names from ``source`` where these determine the
-    sizes.
+    """Return ``wanted``, another shape of the same elements, with the names from ``source`` that determine its sizes.
 
-    If a view cuts a dimension, either part may be the named size and the other part a fixed number, so both parts stay
-    numbers.
+    If a view cuts a dimension, it is unclear which part is fixed at other sizes, so both parts stay numbers.
     """
     waiting = [size for size in source if size > 1]
     found: list[int] = []
@@ -114,8 +114,6 @@ def viewed(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
 
 
 def expanded(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    """Return ``wanted``, the shape to which ``source`` is broadcast, with names from ``source`` for sizes
-    that agree.
-    """
+    """Return ``wanted``, the shape to which ``source`` is broadcast, with the names from ``source`` for equal sizes."""
     padded = [1] * (len(wanted) - len(source)) + list(source)
     return tuple(have if have == size else size for have, size in zip(padded, wanted, strict=True))

@@ -1,6 +1,5 @@
-"""The operator patterns that the playbook supports, one folder each.
-
-For a problem, the first pattern that recognizes it supplies a template per language.
+"""The operator patterns that the playbook supports, one folder each. The first pattern that recognizes a problem
+supplies a template per language.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from engine.proposers.protocol import TriedIdea
 COMBINED = "+"
 """The separator between the names of transformations that one idea combines."""
 _MEMORY_BOUND = 0.5
-"""A kernel with a higher share of SOL than this counts as memory-bound."""
+"""A kernel with a higher SOL share than this counts as memory-bound."""
 _COMPUTE_BOUND = 0.2
-"""A kernel with a lower share of SOL than this counts as compute-bound."""
+"""A kernel with a lower SOL share than this counts as compute-bound."""
 _TRUST = 2.0
-"""The weight of each measured gain. The expected gain has weight 1."""
+"""The weight of each measured gain in the ranking. The expected gain has weight 1."""
 _JITTER = 0.02
-"""The relative random spread in the ranking. Because of this spread, different seeds order equally good transformations
+"""The relative random spread in the ranking. With this spread, different seeds rank equally good transformations
 differently.
 """
 
@@ -30,7 +30,7 @@ def apply(recipe: Recipe, transformation: Transformation) -> Recipe:
 def find(
     template: Template, program: Program, recipe: Recipe, name: str, device: DeviceFact
 ) -> tuple[Recipe, list[Transformation]] | None:
-    """Apply the transformations in ``name`` (joined by ``COMBINED``); None if any of these does not apply."""
+    """Apply the transformations in ``name`` (joined by ``COMBINED``); None if any transformation does not apply."""
     made = []
     for part in name.split(COMBINED):
         known = {one.name: one for one in template.transformations(program, recipe, device)}
@@ -72,7 +72,7 @@ def proposals(
     Args:
         tried_here: Names of the transformations already tried on this kernel.
         history: Ideas tried on the problem so far.
-        sol_share: SOL / the kernel's time, if known.
+        sol_share: The kernel's SOL share (SOL time / kernel time), if known.
     """
     rng = random.Random(f"{seed} {sorted(recipe.choices.items())}")
     singles = template.transformations(program, recipe, device)
@@ -95,7 +95,9 @@ def proposals(
 
 
 def _profit(transformation: Transformation, history: Sequence[TriedIdea], sol_share: float | None) -> float:
-    """Return the expected speedup: the built-in estimate, averaged with gains measured on other kernels."""
+    """Return a transformation's expected speedup: the built-in estimate, averaged with gains measured on other
+    kernels.
+    """
     tried = [idea for idea in history if idea.data.get("move") == transformation.name]
     seen: list[float] = [
         idea.speedup / float(idea.data["parent_speedup"])
@@ -108,9 +110,7 @@ def _profit(transformation: Transformation, history: Sequence[TriedIdea], sol_sh
 
 
 def _relevance(transformation: Transformation, sol_share: float | None) -> float:
-    """Return the factor by which to scale an expected gain, given the kernel's distance from SOL, as in a roofline
-    model.
-    """
+    """Return the factor for an expected gain at the kernel's distance from SOL, as in a roofline model."""
     if sol_share is None or transformation.helps == "any":
         return 1.0
     if sol_share >= _MEMORY_BOUND:

@@ -31,8 +31,8 @@ def narrower_vectors() -> Transformation:
     return Transformation(
         "narrower_vectors",
         "compute",
-        "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors: they are as "
-        "fast where memory is the limit, and the clock stays higher.",
+        "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors, which are "
+        "as fast where memory is the limit and keep the clock higher.",
         {"lanes": 8},
         ("lanes",),
         gain=1.01,
@@ -59,7 +59,7 @@ def reciprocal(what: str) -> Transformation:
         "reciprocal",
         "compute",
         f"A vector division takes about twenty cycles, but a multiplication only half a cycle. {what} and multiply "
-        f"each element by it. The result changes by one rounding.",
+        "each element by this reciprocal. The result changes by one rounding.",
         {"divide": "reciprocal"},
         gain=1.12,
         helps="compute",
@@ -71,9 +71,9 @@ def streaming_stores(changes: Choices) -> Transformation:
     return Transformation(
         "streaming_stores",
         "memory",
-        "An ordinary store first reads the cache line that it overwrites, which doubles the traffic for the "
-        "output. Non-temporal stores bypass the caches, which leaves the caches to the inputs."
-        f"{waits} Expect up to a third less traffic in memory-bound kernels.",
+        "An ordinary store first reads the cache line that it overwrites, which doubles the traffic for the output. "
+        f"Non-temporal stores bypass the caches, so that the caches hold more of the inputs.{waits} Expect up to a "
+        "third less traffic in memory-bound kernels.",
         {"stores": "stream", **changes},
         ("unroll",),
         gain=1.3,
@@ -111,9 +111,8 @@ def dynamic_schedule(what: str, changes: Choices, opens: tuple[str, ...]) -> Tra
     return Transformation(
         "dynamic_schedule",
         "parallelism",
-        f"With equal shares, the slowest core determines the time, and cores are not equally fast. Hand out {what} as "
-        f"cores become "
-        "free, in pieces large enough to hide the cost of the shared counter.",
+        f"With equal shares, the slowest core determines the time, and cores differ in speed. Give {what} to cores as "
+        "they become free, in pieces large enough to hide the cost of the shared counter.",
         {"schedule": "dynamic", **changes},
         opens,
         gain=1.03,
@@ -124,8 +123,8 @@ def tune(opens: tuple[str, ...]) -> Transformation:
     return Transformation(
         "tune",
         "control",
-        f"The structure is settled, but its settings were chosen one at a time. Vary {_listed(opens)} together around "
-        "the fastest kernel so far.",
+        f"The search has chosen the structure's settings one at a time. Vary {_listed(opens)} together around the "
+        "fastest kernel so far.",
         {},
         opens,
         gain=1.02,

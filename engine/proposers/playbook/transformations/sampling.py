@@ -1,4 +1,4 @@
-"""Sample settings for a recipe's opened knobs. The functions are pure, and deterministic for a given seed."""
+"""Sample settings for a recipe's opened knobs. All functions are pure, and deterministic for a given seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measured(Struct, frozen=True):
 def candidates(
     base: Recipe, knobs: dict[str, tuple[Choice, ...]], measured: Sequence[Measured], seed: int
 ) -> Iterator[Recipe]:
-    """Yield unmeasured settings of ``base``'s opened knobs, each once, the most promising first.
+    """Yield unmeasured settings of ``base``'s opened knobs, the most promising first, each once.
 
     First comes the fastest measured setting of the same structure (the center), then ``base`` itself. Settings that
     differ from the center in one knob follow, then random combinations. The nearest settings and the most recently
@@ -44,8 +44,8 @@ def _key(choices: Choices) -> tuple[tuple[str, Choice], ...]:
 
 
 def _center(base: Recipe, opened: list[str], measured: Sequence[Measured]) -> Choices:
-    """Return the choices of the fastest measured recipe that differs from ``base`` only in opened knobs. Without such a
-    recipe, return the choices of ``base``.
+    """Return the choices of the fastest measured recipe that differs from ``base`` only in opened knobs. If no such
+    recipe has a time, return the choices of ``base``.
     """
     fixed = {knob: value for knob, value in base.choices.items() if knob not in opened}
     best: tuple[float, Choices] | None = None
@@ -59,7 +59,7 @@ def _center(base: Recipe, opened: list[str], measured: Sequence[Measured]) -> Ch
 
 
 def _neighbors(center: Choices, opened: list[str], knobs: dict[str, tuple[Choice, ...]], seed: int) -> list[Choices]:
-    """Change one knob at a time, first by one step and then by two steps."""
+    """Yield settings that change one knob, first by one step and then by two steps."""
     # This text is part of the seed. Changing the text would change the answers in stored sessions.
     rng = random.Random(f"neighbours {seed} {_key(center)}")
     ranked: list[tuple[int, int, float, Choices]] = []

@@ -27,7 +27,7 @@ _FLAGS: Mapping[tuple[str, Choice], str] = {
     ("stores", "stream"): "streaming stores",
     ("vector", True): "vector loads",
 }
-"""Choices that are either on or off, with the value that means "on": ``+ packed left operand``."""
+"""Choices with two values, and the value that means "on", which a summary writes as ``+ packed left operand``."""
 _LABELS: Mapping[str, str] = {
     "arithmetic": "",
     "bk": "tile depth",
@@ -68,8 +68,8 @@ _VALUES: Mapping[tuple[str, Choice], str] = {
 def difference(parent: Choices, base: Choices, choices: Choices) -> str:
     """Summarize how ``choices`` differ from ``parent``.
 
-    Differences from ``base``, the parent with only the transformation applied, come first, because they distinguish
-    siblings.
+    ``base`` is the parent with only the transformation applied. Differences from ``base`` come first, because they
+    distinguish siblings.
     """
     changed = [key for key in choices if key in parent and choices[key] != parent[key]]
     own = [key for key in changed if base.get(key) != choices[key]]

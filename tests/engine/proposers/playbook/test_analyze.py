@@ -62,7 +62,7 @@ def test_a_sum_gives_one_number_a_row(tmp_path: Path) -> None:
         ("return torch.tril(x).sum(-1)", {"x": (4, 8)}, "positions of elements"),
         ("return x.double() * 2", {"x": (4, 8)}, "float64"),
         ("return x + y", {"x": (3, 4, 5), "y": (3, 1, 5)}, "over dimensions that are not adjacent"),
-        ("return x - x.mean(-1)", {"x": (4, 4)}, "it combines a reduced value with elements of other rows"),
+        ("return x - x.mean(-1)", {"x": (4, 4)}, "the model combines a reduced value with elements of other rows"),
     ],
 )
 def test_what_no_pattern_covers_is_refused_with_the_reason(

@@ -90,7 +90,7 @@ QKV = dict.fromkeys(("q", "k", "v"), (2, 8, 8))
         ),
         ("return torch.softmax(q @ k.transpose(-2, -1) + m, -1) @ v", {**QKV, "m": (8, 8)}, "applies add"),
         ("return torch.softmax(q @ k.transpose(-2, -1), 1) @ v", QKV, "does not run over the keys"),
-        ("return F.scaled_dot_product_attention(torch.relu(q), k, v)", QKV, "is computed"),
+        ("return F.scaled_dot_product_attention(torch.relu(q), k, v)", QKV, "the model computes a query, key or value"),
     ],
 )
 def test_what_the_templates_lack_is_said(

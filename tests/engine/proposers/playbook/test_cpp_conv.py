@@ -99,14 +99,14 @@ def test_a_maximum_over_nan_is_nan_as_in_pytorch(tmp_path: Path) -> None:
         (
             "return self.d(self.c(x))",
             "self.c = nn.Conv2d(2, 2, 3); self.d = nn.Conv2d(2, 2, 3)",
-            "it has 2 convolutions",
+            "the model has 2 convolutions",
         ),
         ("return F.avg_pool2d(self.c(x), 2)", "self.c = nn.Conv2d(2, 2, 3)", "covers the operator avg_pool2d"),
-        ("return self.c(F.relu(x))", "self.c = nn.Conv2d(2, 2, 3)", "an operand of its convolution is computed"),
+        ("return self.c(F.relu(x))", "self.c = nn.Conv2d(2, 2, 3)", "the model computes an operand of its convolution"),
         (
             "return F.max_pool2d(F.max_pool2d(self.c(x), 2), 2)",
             "self.c = nn.Conv2d(2, 2, 3)",
-            "it has 2 pooling operators",
+            "the model has 2 pooling operators",
         ),
     ],
 )

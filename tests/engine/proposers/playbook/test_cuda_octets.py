@@ -218,7 +218,7 @@ def test_wgmma_comes_first_on_hopper_only(tmp_path: Path, dtype: str) -> None:
 def test_convolutions_smaller_than_an_instruction_keep_the_other_structures(tmp_path: Path) -> None:
     problem = make_problem(tmp_path, "return self.c(x)", {"x": (1, 2, 9, 9)}, "self.c = nn.Conv2d(2, 4, 2)")
     template, program = conv_of(problem)
-    assert cuda_octets_plan.refusal(program, 90) == "it is too small for tensor cores"
+    assert cuda_octets_plan.refusal(program, 90) == "the convolution is too small for tensor cores"
     assert [start.name for start in template.starts(program, problem.spec, H200)] == ["direct"]
 
 

@@ -100,8 +100,8 @@ def test_every_tap_of_every_output_appears_once(tmp_path: Path, case: str) -> No
     ("forward", "init", "reason"),
     [
         ("return self.d(self.c(x))", "self.c = nn.Conv3d(2, 2, 3); self.d = nn.Conv3d(2, 2, 3)", "has 2 convolutions"),
-        ("return self.c(x).sum(1)", "self.c = nn.ConvTranspose3d(2, 2, 3)", "it reduces the result"),
-        ("return self.c(F.relu(x))", "self.c = nn.Conv3d(2, 2, 3)", "an operand of its convolution is computed"),
+        ("return self.c(x).sum(1)", "self.c = nn.ConvTranspose3d(2, 2, 3)", "the model reduces the operator's result"),
+        ("return self.c(F.relu(x))", "self.c = nn.Conv3d(2, 2, 3)", "the model computes an operand of its convolution"),
     ],
 )
 def test_a_refusal_gives_the_reason(tmp_path: Path, forward: str, init: str, reason: str) -> None:

@@ -56,7 +56,7 @@ def test_the_sizes_are_those_of_the_reference(tmp_path: Path, case: str) -> None
         ("return F.max_pool2d(x.exp(), 2)", "float32", "a computed value"),
         ("return F.max_pool2d(x.transpose(2, 3), 2)", "float32", "another order"),
         ("return F.max_pool2d(F.max_pool2d(x, 2), 2)", "float32", "2 pooling operators"),
-        ("return F.avg_pool2d(x, 2).sum(1)", "float32", "reduces the result"),
+        ("return F.avg_pool2d(x, 2).sum(1)", "float32", "reduces the operator's result"),
     ],
 )
 def test_a_refusal_gives_the_reason(tmp_path: Path, forward: str, dtype: str, reason: str) -> None:

@@ -69,7 +69,7 @@ def test_a_scan_knows_its_direction_and_its_rows(tmp_path: Path, case: str) -> N
         ("return torch.cumsum(x[:, 1:], 1)", "slice"),
         ("return torch.cumsum(torch.cumsum(x, 1), 0)", "2 scans"),
         ("return torch.cumsum(x.sum(1), 0)", "result of a reduction"),
-        ("return torch.cumsum(x, 1).sum(1)", "reduces the result"),
+        ("return torch.cumsum(x, 1).sum(1)", "reduces the operator's result"),
         ("return torch.cumsum(x, 1, dtype=torch.float64)", "float64"),
         ("return torch.cumsum(x.half(), 1)", "float16"),
     ],

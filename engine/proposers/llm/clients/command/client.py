@@ -1,6 +1,6 @@
 """Client for a program: one process per call, with the prompt on stdin and the reply on stdout.
 
-A supervisor process (``supervisor.py``) runs the program and kills all its descendants when the call ends.
+A supervisor process (``supervisor.py``) runs the program and kills the program's descendants when the call ends.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from engine.system.child import REAP_S, end_group
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _STDERR_BYTES = 64 << 10
-"""How much of stderr's end to keep."""
+"""Number of bytes to keep from the end of stderr."""
 _SHOWN = 300
-"""How many characters of stderr's end an error message shows."""
+"""Number of characters from the end of stderr that an error message shows."""
 
 
 class CommandClient:
-    """The client for one program. ``key``: the value of the variable ``key_env``, which messages never show."""
+    """The client for one program. ``key`` is the value of the variable ``key_env``; messages never show it."""
 
     provider = "command"
 
@@ -45,7 +45,7 @@ class CommandClient:
         self._key = key
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Run the program once. While it writes, call ``on_text`` with the text received until then. Raises
+        """Run the program once. While the program writes, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         try:
@@ -92,7 +92,7 @@ class CommandClient:
         return Reply(text.text, short(told.model) or self.model, told.usage, finish, dollars=told.dollars)
 
     async def _start(self) -> tuple[Process, int]:
-        """Start the supervisor. Returns it with the descriptor that ends the call when it is closed."""
+        """Start the supervisor. Returns the process, and a descriptor that ends the call when closed."""
         environment = environment_of(self._config)
         theirs, ours = os.pipe()
         try:
@@ -120,12 +120,12 @@ class CommandClient:
 
 
 def prompt_text(prompt: Prompt) -> bytes:
-    """Return the text that a program reads: the system prompt, an empty line, and the request, in UTF-8."""
+    """Return the text that a program reads, in UTF-8: the system prompt, an empty line, and the request."""
     return f"{prompt.system.rstrip()}\n\n{prompt.user.rstrip()}\n".encode(errors="replace")
 
 
 class _Tail:
-    """The end of a stream, without ``key``."""
+    """The end of a program's stderr, with ``key`` masked."""
 
     def __init__(self, most_bytes: int, key: str = "") -> None:
         self._most_bytes = most_bytes
@@ -143,7 +143,7 @@ class _Tail:
 
 
 async def _feed(process: Process, text: bytes) -> None:
-    """Write the prompt to stdin and close it. A program need not read its stdin to the end."""
+    """Write the prompt to the program's stdin and close stdin. The program may stop reading early."""
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):
         process.stdin.write(text)
@@ -152,7 +152,7 @@ async def _feed(process: Process, text: bytes) -> None:
 
 
 async def _read_text(stream: StreamReader, text: Growing) -> None:
-    """Read a reply to its end. Invalid UTF-8 becomes U+FFFD."""
+    """Read a program's reply to its end. Invalid UTF-8 becomes U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while piece := await stream.read(1 << 16):
         text.add(decoder.decode(piece))
@@ -181,7 +181,7 @@ async def _end(process: Process, control: int, tasks: Sequence[asyncio.Task[None
 
 
 def _failure_of(status: int, report: Report) -> CallFailed:
-    """Convert a failed call. ``status``: the exit code, or a negative signal."""
+    """Convert a program's failure to :class:`CallFailed`. ``status`` is the exit code, or a negative signal number."""
     how = f"exit code {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
     message = _with_tail(how, report.said)
     kind: FailureKind = "program" if report.failure is None else report.failure.kind
@@ -192,7 +192,7 @@ def _failure_of(status: int, report: Report) -> CallFailed:
 
 
 def _failed(kind: FailureKind, message: str, stderr: _Tail) -> CallFailed:
-    """Return a failure with the end of stderr, and the usage that the program has reported."""
+    """Return a failure with the end of stderr and the program's reported usage."""
     with contextlib.suppress(CallFailed):  # An invalid report leaves the usage unconfirmed.
         report = read_report(stderr.text)
         message = _with_tail(message, report.said)
@@ -202,7 +202,7 @@ def _failed(kind: FailureKind, message: str, stderr: _Tail) -> CallFailed:
 
 
 def _with_tail(message: str, said: str) -> str:
-    """Add the end of stderr to a message, on the same line."""
+    """Append the end of stderr to a message, on the same line."""
     words = " ".join(said.split())
     if not words:
         return message

@@ -11,13 +11,13 @@ from engine.proposers.llm.clients.keys import value_of
 
 
 class ProgramMissing(Exception):
-    """A model's program does not exist or is not executable."""
+    """The program of a model in the config does not exist or is not executable."""
 
     exit_code = ExitCode.USAGE
 
 
 def environment_of(model: CommandModel) -> dict[str, str]:
-    """Return the program's environment: only the variables that the config names, as far as they are set."""
+    """Return the program's environment: the variables that the config names, without unset ones."""
     names = (*model.environment, *((model.key_env,) if model.key_env is not None else ()))
     return {name: value for name in names if (value := value_of(name)) is not None}
 
@@ -29,8 +29,8 @@ def check_program(model: CommandModel) -> None:
     if shutil.which(program, path=path) is not None:
         return
     if "/" in program:
-        what = f"{program} is not an executable file. Correct command in its [[models]] table"
+        what = f"{program} is not an executable file. Correct command in the model's [[models]] table"
     else:
-        where = "PATH" if "PATH" in model.environment else f"{path}, and environment does not name PATH"
-        what = f"there is no program {program} on {where}. Install it, or set command to its path"
+        where = "PATH" if "PATH" in model.environment else f"{path}, and the config's environment does not name PATH"
+        what = f"there is no program {program} on {where}. Install the program, or set command to the program's path"
     raise ProgramMissing(f"{model.label}: {what}")

@@ -1,4 +1,4 @@
-"""What a program may report about its call on stderr: token usage, cost, and the kind of failure.
+"""Reports that a program may write to stderr about its call: token usage, cost, and the kind of failure.
 
 Each report is a line with a prefix and a JSON object::
 
@@ -21,14 +21,14 @@ from engine.session.records.model_calls import Finish, Usage
 
 USAGE, FAILURE = "kernel-tui-usage:", "kernel-tui-failure:"
 REJECTED = frozenset({"rate_limit", "quota", "key", "unknown_model", "bad_request"})
-"""Failures for which no provider bills tokens."""
+"""Kinds of failure for which no provider bills tokens."""
 _Dollars = Annotated[float, Meta(ge=0, le=1e6)]
 _T = TypeVar("_T")
 
 
 class UsageReport(Struct, forbid_unknown_fields=True):
     """``input_tokens`` includes ``cached_tokens`` and ``cache_written_tokens``; ``output_tokens`` includes
-    ``reasoning_tokens``. ``dollars``: the call's cost, or None to compute the cost from the config's prices.
+    ``reasoning_tokens``. ``dollars`` is the call's cost, or None to compute the cost from the config's prices.
     """
 
     input_tokens: Count
@@ -61,7 +61,7 @@ class FailureReport(Struct, forbid_unknown_fields=True):
 
 
 class Report(Struct, frozen=True):
-    """The reports of one call. ``said``: the rest of stderr."""
+    """A program's reports about one call. ``said`` is the rest of stderr."""
 
     usage: UsageReport | None
     failure: FailureReport | None

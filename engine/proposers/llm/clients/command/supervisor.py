@@ -1,14 +1,14 @@
 """The supervisor: a small process that runs one program, and kills the program's descendants when the call ends.
 
-It runs as a script (``python -I -S supervisor.py CONTROL_FD PARENT_DIRECTORY VARIABLES PROGRAM ARGUMENTS...``), so it
-imports no other engine module. The program inherits stdin, stdout, stderr, and the environment variables in the
-comma-separated list ``VARIABLES``. It runs in a new directory in ``PARENT_DIRECTORY``, which the supervisor deletes at
-the end.
+The supervisor runs as a script (``python -I -S supervisor.py CONTROL_FD PARENT_DIRECTORY VARIABLES PROGRAM
+ARGUMENTS...``), so it imports no other engine module. The program inherits stdin, stdout, stderr, and the environment
+variables in the comma-separated list ``VARIABLES``. The program runs in a new directory in ``PARENT_DIRECTORY``, which
+the supervisor deletes at the end.
 
 The call ends when the program exits, or when the engine closes its end of the pipe ``CONTROL_FD``. Linux closes the
-pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes it the parent of
-every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a changed
-environment, and the supervisor has no children left exactly when no descendant is alive.
+pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes the supervisor the
+parent of every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a
+changed environment. The supervisor has no children left exactly when no descendant is alive.
 
 The exit status is the program's: its exit code, or the signal that killed it.
 """
@@ -31,14 +31,14 @@ import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CANNOT_RUN = 127
-"""Exit code if the program cannot be started, as in a shell."""
+"""Exit code if the program does not start, the same as in a shell."""
 _PATIENCE_S = 4.0
-"""Seconds to wait for killed processes. A process with another user's rights, such as ``sudo``, cannot be killed."""
+"""Seconds to wait for killed processes. The supervisor cannot kill processes of other users, such as ``sudo``."""
 _LOOK_S = 0.01
 
 
 def main(control: int, parent: str, variables: str, command: list[str]) -> int:
-    """Run ``command`` until the call ends. Returns a ``Popen.returncode``: negative for a signal."""
+    """Run ``command`` until the call ends. Returns a ``Popen.returncode``, which is negative for a signal."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # A forked copy of the engine may keep the pipe open.
@@ -81,7 +81,7 @@ def _release_streams() -> None:
 
 
 def _wait(program: subprocess.Popen[bytes], control: int, woken: int) -> None:
-    """Return when the program has exited, or when the engine or a signal ends the call."""
+    """Wait until the program exits, or until the engine or a signal ends the call."""
     while program.poll() is None:
         readable, _, _ = select.select([control, woken], [], [])
         if control in readable:
@@ -93,7 +93,7 @@ def _wait(program: subprocess.Popen[bytes], control: int, woken: int) -> None:
 
 
 def _kill_descendants(program: subprocess.Popen[bytes]) -> None:
-    """Kill all descendants, and wait until none is left."""
+    """Kill all descendants, and wait until all have exited."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         for pid in _descendants():
@@ -105,7 +105,7 @@ def _kill_descendants(program: subprocess.Popen[bytes]) -> None:
 
 
 def _reap(program: subprocess.Popen[bytes]) -> bool:
-    """Reap all dead children. Returns whether live children remain."""
+    """Reap all dead children. Returns True if live children remain."""
     while True:
         program.poll()  # Popen must reap its own process to learn the exit code.
         try:
@@ -142,7 +142,7 @@ def _descendants() -> list[int]:
 
 
 def _end_like(returncode: int) -> None:
-    """End this process as the program ended."""
+    """End this process with the program's exit code or signal."""
     if returncode < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP have no handlers.

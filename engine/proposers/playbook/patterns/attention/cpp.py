@@ -1,4 +1,6 @@
-"""The C++ template for attention. It starts with one query at a time, then blocks with tiles in vector registers."""
+"""The C++ template for attention. The template starts with one query at a time, then uses blocks with tiles in vector
+registers.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ class CppAttention(Template):
 
     def refusal(self, program: Program) -> str | None:
         dtype = as_attention(program).dtype
-        return None if dtype == "float32" else f"its attention is in {dtype}, but C++ kernels support only float32"
+        return (
+            None if dtype == "float32" else f"the model's attention is in {dtype}, but C++ kernels support only float32"
+        )
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         text = (
-            "Process one query at a time: score it against each key, take the softmax of all scores, then sum the "
+            "Process one query at a time: compute a score for each key, take the softmax of all scores, then sum the "
             "weighted values. The code is scalar, runs on one core, and is easy to check by reading."
         )
         return [Start("rows", text, Recipe(self.name, choices_of(AttentionOptions())))]
@@ -38,8 +42,8 @@ class CppAttention(Template):
                 Transformation(
                     "blocks_of_queries",
                     "compute",
-                    "Every query reads all keys and values again, one number at a time. Take a block of queries and a "
-                    "block of keys, so that scores and weighted sums become products of small matrices in tiles of "
+                    "Every query reads all keys and values again, one number at a time. Take a block of queries and "
+                    "a block of keys. Scores and weighted sums then become products of small matrices in tiles of "
                     "vector registers. A running maximum and running sums (online softmax) join the blocks of keys, "
                     "and scores never leave the cache.",
                     {"structure": "blocks"},
@@ -74,7 +78,7 @@ class CppAttention(Template):
                         "more_queries",
                         "memory",
                         "Each block of queries copies and transposes all keys and values again. Process more queries "
-                        "at a time, as long as their sums stay in the second-level cache.",
+                        "at a time, as long as the queries' sums stay in the second-level cache.",
                         {"row_tiles": 8},
                         ("row_tiles",),
                         gain=1.2,

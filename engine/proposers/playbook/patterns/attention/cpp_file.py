@@ -38,8 +38,9 @@ class AttentionOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices for an attention kernel.
 
     Attributes:
-        structure: ``rows`` keeps all of a query's scores in memory. ``blocks`` iterates over blocks of keys with a
-            running maximum. A block has ``row_tiles`` * ``rows`` queries and ``key_tiles`` * ``vecs`` * ``lanes`` keys.
+        structure: The structure ``rows`` keeps all of a query's scores in memory. ``blocks`` iterates over blocks of
+            keys with a running maximum. A block has ``row_tiles`` * ``rows`` queries and ``key_tiles`` * ``vecs`` *
+            ``lanes`` keys.
     """
 
     structure: Literal["rows", "blocks"] = "rows"
@@ -56,7 +57,7 @@ class AttentionOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec: ProblemSpec) -> str:
-    """Return the kernel source."""
+    """Return the source of a C++ attention kernel."""
     blocks = options.structure == "blocks"
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
     outputs = [tensor.name for tensor in spec.outputs]
@@ -97,7 +98,7 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
 
 
 def _helpers(program: AttentionProgram, options: AttentionOptions) -> list[str]:
-    """Return the types and helpers from ``preamble``, plus an exponential for the softmax."""
+    """Return the types and helpers from ``preamble``, and an exponential for the softmax."""
     ops = ops_of(program.chain)
     polynomials = options.math == "polynomial"
     pieces = preamble([program.chain], options.lanes, options.math)[:-1]

@@ -1,7 +1,7 @@
 """The CUDA template for attention.
 
-On Hopper it starts with wgmma and tensor maps. Elsewhere it starts with a warp per query, then uses shared memory and
-tensor cores.
+On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a warp per query, then uses shared
+memory and tensor cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import pointers
 
 
 class CudaAttention(Template):
-    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. Softmax and sums use fp32."""
+    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. The softmax and sums use fp32."""
 
     name = "attention_cu"
     pattern = "attention"
@@ -34,12 +34,12 @@ class CudaAttention(Template):
     def refusal(self, program: Program) -> str | None:
         attention = as_attention(program)
         if attention.batch * attention.rows >= 2**31 or max(attention.keys, attention.width) >= 2**30:
-            return "its attention is too large for the kernels' index types"
+            return "the attention is too large for the kernels' index types"
         if attention.value_width > 1024:
-            return f"its values have {attention.value_width} columns, and the kernels support at most 1024"
+            return f"the values have {attention.value_width} columns, and the kernels support at most 1024"
         wide = is_wide(attention.dtype, attention.rows, attention.width, attention.value_width)
         if wide and not attention.causal:
-            return "separate products are faster for wide heads"
+            return "separate matrix products are faster for wide heads"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
@@ -51,7 +51,7 @@ class CudaAttention(Template):
             found.append(Start("wgmma", hopper_transformations.IDEA, hopper.recipe(self.name, attention, device)))
         text = (
             "Give each query a warp and a running maximum: each lane scores one of 32 keys, then the lanes share the "
-            "columns of the values. Everything is read from global memory."
+            "columns of the values. The kernel reads all operands from global memory."
         )
         return [*found, Start("warps", text, Recipe(self.name, cuda_plan.plain(device)))]
 
@@ -83,8 +83,8 @@ class CudaAttention(Template):
                     "tensor_cores",
                     "compute",
                     "Compute both products on tensor cores (mma.m16n8k16), 16 queries per warp. The weights go from "
-                    "the first product to the second in registers, because its results already have the layout of the "
-                    "next operand.",
+                    "the first product to the second in registers, because the first product's results already have "
+                    "the layout of the next operand.",
                     {"structure": "tensor", "keys": 64},
                     ("keys", "threads"),
                     gain=8.0,
@@ -110,7 +110,7 @@ class CudaAttention(Template):
                     "fast_exponential",
                     "compute",
                     "The softmax computes an exponential for every score. Use the special-function unit: one exp2 "
-                    "with log2(e) folded in. Errors stay near 1e-6.",
+                    "with log2(e) folded in. The error stays near 1e-6.",
                     {"math": "fast"},
                     (),
                     gain=1.1,

@@ -1,4 +1,4 @@
-"""Resolve a CUDA attention recipe's choices for a device. Every knob gets a legal value."""
+"""Resolve the choices of a CUDA attention recipe for a device, so that every knob has a legal value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = 16
 """Threads that share a row of scores in ``tiles``: half a warp, so that the threads can use shuffles."""
 
 MOST_TENSOR_WIDTH = 256
-"""The widest row of queries, keys and values of which a warp's tensor-core fragments fit its registers."""
+"""Maximum elements of a row of q, k or v for which a warp's tensor-core fragments fit in registers."""
 
 
 class Plan(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Plan(Struct, frozen=True):
 
 
 def plain(device: DeviceFact) -> Choices:
-    """Return the choices for round 0: a warp per query."""
+    """Return the choices of the first kernel: a warp per query."""
     return {
         "structure": "warps", "queries": 64, "keys": 32, "threads": 128, "vector": False, "math": "precise",
         "arch": compute_capability(device.arch),
@@ -51,7 +51,7 @@ def _up(size: int, by: int) -> int:
 
 
 def resolve(program: AttentionProgram, choices: Choices) -> Plan:
-    """Return the plan for ``choices``. Adjust choices that the device or the shapes do not allow."""
+    """Return the attention plan for ``choices``. Adjust choices that the device or the shapes do not allow."""
     arch, limit = int(choices["arch"]), shared_limit(int(choices["arch"]))
     vector = _vectors(program) if choices["vector"] else (1, 1, 1)
     threads, queries, keys = (int(choices[key]) for key in ("threads", "queries", "keys"))
@@ -84,7 +84,7 @@ def resolve(program: AttentionProgram, choices: Choices) -> Plan:
 
 
 def _vectors(program: AttentionProgram) -> tuple[int, int, int]:
-    """Return how many elements of a row of q, k and v to load at a time: 16 bytes if all addresses allow it."""
+    """Return the elements per load of a row of q, k and v: 16 bytes if all addresses allow it."""
     found = []
     for operand, width in ((program.q, program.width), (program.k, program.width), (program.v, program.value_width)):
         many = 16 // operand.element_bytes if operand.col_stride == 1 else 1

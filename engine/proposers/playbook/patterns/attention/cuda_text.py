@@ -337,7 +337,7 @@ constexpr int many_of(long long steps, int widest) {
 
 
 def body(program: AttentionProgram, plan: Plan, spec: ProblemSpec, *, fast: bool, space: str = "playbook") -> str:
-    """The kernel ``attention`` and what it needs, in namespace ``space``."""
+    """Return the kernel ``attention`` with its helpers and constants, in namespace ``space``."""
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
     dtypes = dtypes_of(spec)
     batch = f", batch = {factor(program.batch)}" if plan.structure == "warps" else ""
@@ -362,14 +362,14 @@ def body(program: AttentionProgram, plan: Plan, spec: ProblemSpec, *, fast: bool
 
 
 def scale_of(program: AttentionProgram) -> str:
-    """The definition of ``scale``."""
+    """Return the C definition of the attention's ``scale``."""
     if program.usual_scale:
         return fixed_text("_usual_scale.cu.j2")
     return f"constexpr float scale = {Cuda().number(program.scale)};"
 
 
 def launching(program: AttentionProgram, plan: Plan, names: list[str], space: str = "playbook") -> list[str]:
-    """Statements that launch the kernel of :func:`body`."""
+    """Return the statements that launch the kernel of :func:`body`."""
     batch, rows = factor(program.batch), f"{space}::queries"
     queries = f"({batch} * {rows} + {plan.queries - 1}) / {plan.queries}"
     blocks = f"{batch} * (({rows} + {plan.queries - 1}) / {plan.queries})"
@@ -391,7 +391,7 @@ def launching(program: AttentionProgram, plan: Plan, names: list[str], space: st
 
 
 def _size_assertions(program: AttentionProgram, plan: Plan) -> list[str]:
-    """Assert what the plan assumes about widths and vector loads."""
+    """Assert the plan's assumptions about widths and vector loads."""
     widths = [(program.width, "queries and keys"), (program.value_width, "values")]
     if plan.structure == "tensor":
         return [
@@ -411,7 +411,7 @@ def _size_assertions(program: AttentionProgram, plan: Plan) -> list[str]:
 
 
 def kernel(program: AttentionProgram, plan: Plan) -> str:
-    """Return the kernel ``attention`` over ``Tensors t``."""
+    """Return the source of the kernel function ``attention``."""
     causal = program.causal
     names = {
         "q": program.q.pointer,
@@ -459,7 +459,9 @@ def kernel(program: AttentionProgram, plan: Plan) -> str:
 
 
 def _first_elements(plan: Plan) -> str:
-    """Elements of shared memory before the values: the queries at first, then keys."""
+    """Return how many elements of shared memory precede the values. The queries use this memory first, then the
+    keys.
+    """
     return f"{max(plan.queries, plan.keys)} * (padded_width + 8)"
 
 
@@ -498,8 +500,8 @@ def _loaders(program: AttentionProgram, plan: Plan) -> str:
 
 
 def _many(operand: Operand, width: str, many: int) -> str:
-    """The number of elements of a row to load at a time, as a C expression: at most 16 bytes, and only if ``many``, the
-    number at the searched sizes, is more than 1.
+    """Return the elements per load of a row as a C expression: at most 16 bytes. ``many`` is the number at the searched
+    sizes; if it is 1, return 1.
     """
     if many == 1:
         return "1"

@@ -1,4 +1,4 @@
-"""Attention of a few queries and many keys: what the structure supports, its choices, and its kernel file."""
+"""Attention of a few queries and many keys: the supported problems, the recipe's choices, and the kernel file."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 
 STRUCTURE = "decode"
 IDEA = (
-    "There are few queries, so the kernel is bound by reading keys and values. Let neighboring lanes share a key, "
-    "16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several times as "
-    "many blocks as fit, so that a multiprocessor with more bandwidth takes more, and combine their results."
+    "There are few queries, so the kernel spends its time reading keys and values. Let neighboring lanes share a "
+    "key, 16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several "
+    "times as many blocks as fit, and combine the blocks' results. Multiprocessors with more bandwidth then take "
+    "more blocks."
 )
 _MOST_QUERIES = 4
-"""With more queries of the same keys, a kernel that shares each key among them reads less."""
+"""With more queries of the same keys, a kernel reads less if the queries share each key."""
 _FEWEST_KEYS = 128
 _SHARED_BYTES = 208 * 1024
-"""Shared memory of a multiprocessor for rings, less what blocks need besides."""
+"""Shared memory of a multiprocessor that blocks can use for rings, in bytes."""
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "threads": (64, 128, 256, 512),
     "unroll": (1, 2, 4, 8),
@@ -41,22 +42,24 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 
 
 def refusal(program: AttentionProgram) -> str | None:
-    """Why this structure does not support ``program``: a clause that completes "because ...", or None."""
+    """Return why the decode structure does not support ``program``, as a clause that completes "because ...", or
+    None.
+    """
     if program.rows > _MOST_QUERIES:
-        return f"it has more than {_MOST_QUERIES} queries of the same keys"
+        return f"more than {_MOST_QUERIES} queries share the same keys"
     if program.causal:
-        return "its first queries see only the first keys"
+        return "the attention is causal, so the first queries see only the first keys"
     if program.keys < _FEWEST_KEYS:
-        return f"it has fewer than {_FEWEST_KEYS} keys"
+        return f"the attention has fewer than {_FEWEST_KEYS} keys"
     if program.k.col_stride != 1 or program.v.col_stride != 1:
-        return "its keys or values are not contiguous"
+        return "the keys or values are not contiguous"
     if max(program.width, program.value_width) > 512:
-        return "its rows are longer than 512 elements"
+        return "the attention's rows are longer than 512 elements"
     return None
 
 
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
-    """The first kernel."""
+    """Return the recipe of the first decode kernel."""
     choices: Choices = cuda_plan.plain(device) | {
         "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 2, "waves": 4, "math": "fast",
         "sms": max(1, device.cores),
@@ -65,15 +68,15 @@ def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Reci
 
 
 def transformations(now: Choices) -> list[Transformation]:
-    """Transformations of a kernel with this structure."""
+    """Return the transformations of a decode kernel."""
     found = []
     if int(now["unroll"]) < 8:
         found.append(
             Transformation(
                 "more_keys_in_flight",
                 "latency",
-                "Memory answers after hundreds of cycles. Let each team request more keys and values before it uses "
-                "the first.",
+                "A load from memory takes hundreds of cycles. Let each team request more keys and values before it "
+                "uses the first.",
                 {"unroll": 2 * int(now["unroll"])},
                 ("unroll", "threads"),
                 gain=1.05,
@@ -85,8 +88,8 @@ def transformations(now: Choices) -> list[Transformation]:
             Transformation(
                 "more_blocks",
                 "parallelism",
-                "A multiprocessor waits while its only block finishes a query. Keep two blocks on each of them, with "
-                "smaller rings.",
+                "A multiprocessor waits while its only block finishes a query. Keep two blocks with smaller rings on "
+                "each multiprocessor.",
                 {"work": 2 * int(now["work"])},
                 ("work", "threads", "unroll"),
                 gain=1.02,
@@ -142,6 +145,6 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
 
 
 def _contiguous(program: AttentionProgram) -> str:
-    """A C expression: whether a matrix's keys, and its values, lie one after the other."""
+    """Return a C expression for whether the keys of a matrix, and the values, are contiguous."""
     pairs = ((program.k.row_stride, program.width), (program.v.row_stride, program.value_width))
     return " && ".join(f"{text(step)} == {text(size)}" for step, size in pairs)

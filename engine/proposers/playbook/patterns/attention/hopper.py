@@ -1,4 +1,4 @@
-"""Attention on Hopper with wgmma: what the structure supports, its choices, and the sizes that follow from them."""
+"""Attention on Hopper with wgmma: the supported problems, the recipe's choices, and the resulting sizes."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
 STRUCTURE = "wgmma"
 ARCH = "sm_90a"
 GROUP_QUERIES = 64
-"""Queries of a warpgroup: the rows of one wgmma instruction."""
+"""Queries per warpgroup: the rows of one wgmma instruction."""
 PRODUCER_REGISTERS = 24
 _MOST_WIDTH = 256
-"""The widest row of values: wgmma computes at most 256 columns at a time."""
+"""Maximum elements of a row of values, because wgmma computes at most 256 columns at a time."""
 _MOST_BATCH_PARTS = 3
-"""A tensor map has at most five dimensions, of which rows and columns take two."""
+"""Maximum batch dimensions: a tensor map has at most five dimensions, and rows and columns take two."""
 _ALIGNMENT_BYTES = 16
 _CHUNK_BYTES = 128
-"""Part of a row in shared memory: the widest swizzle."""
+"""Bytes per part of a row in shared memory: the widest swizzle."""
 _RESERVED_BYTES = 2048
-"""Shared memory for barriers, and for alignment to 1024 bytes."""
+"""Bytes of shared memory for barriers and for alignment to 1024 bytes."""
 _REGISTERS = 64 * 1024
 _MOST_REGISTERS = 240
 _OTHER_REGISTERS = 32
-"""Registers of a consumer thread besides scores, weights and sums."""
+"""Registers of a consumer thread without the registers for scores, weights and sums."""
 
 
 class Plan(Struct, frozen=True):
-    """A kernel's sizes.
+    """The sizes of an attention kernel with wgmma.
 
     Attributes:
-        groups: Consumer warpgroups of 64 queries.
-        stages: Tiles of ``tile_keys`` keys, and of as many values, in shared memory.
-        width, values: Widths of a row of keys and of values, padded to steps of wgmma.
-        query_slots: Sets of queries in shared memory.
+        groups: The number of consumer warpgroups, of 64 queries each.
+        stages: The number of tiles of ``tile_keys`` keys and values in shared memory.
+        width, values: Elements of a row of keys and of values, padded to steps of wgmma.
+        query_slots: The number of sets of queries in shared memory.
         staged: Whether results go through shared memory, which requires that the kernel has no epilogue.
-        turns: Whether warpgroups issue their products in turn.
+        turns: Whether warpgroups take turns to issue matrix products.
     """
 
     groups: int
@@ -58,7 +58,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def registers(self) -> int:
-        """Registers of a consumer thread: what the block gets at its launch, less the producer's."""
+        """Registers of a consumer thread: its share of the block's registers after the producer's."""
         warpgroups = self.groups + 1
         at_launch = _REGISTERS // (128 * warpgroups) // 8 * 8
         return min(_MOST_REGISTERS, (at_launch * warpgroups - PRODUCER_REGISTERS) // self.groups // 8 * 8)
@@ -76,24 +76,28 @@ class Plan(Struct, frozen=True):
 
 
 def refusal(program: AttentionProgram, arch: str) -> str | None:
-    """Why this structure does not support ``program`` on ``arch``: a clause that completes "because ...", or None."""
+    """Return why wgmma attention does not support ``program`` on ``arch``, as a clause that completes "because ...", or
+    None.
+    """
     if arch != ARCH:
         return f"wgmma needs {ARCH}"
     if program.element_bytes != 2:
-        return "its operands are not fp16 or bf16"
+        return "the attention's operands are not fp16 or bf16"
     if max(program.width, program.value_width) > _MOST_WIDTH:
-        return f"its rows are longer than {_MOST_WIDTH} elements"
+        return f"the attention's rows are longer than {_MOST_WIDTH} elements"
     for operand in (program.q, program.k, program.v):
         steps = (operand.row_stride, operand.offset, *(step for _, step in operand.batch))
         if operand.col_stride != 1 or any(step * operand.element_bytes % _ALIGNMENT_BYTES for step in steps):
-            return f"its rows are not contiguous and aligned to {_ALIGNMENT_BYTES} bytes"
+            return f"the attention's rows are not contiguous and aligned to {_ALIGNMENT_BYTES} bytes"
         if not operand.row_stride or len(stepped(operand)) > _MOST_BATCH_PARTS:
-            return "a tensor map cannot describe its operands"
+            return "a tensor map cannot describe the attention's operands"
     return None
 
 
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
-    """The first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, they take turns."""
+    """The first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, the warpgroups take
+    turns.
+    """
     narrow = max(program.width, program.value_width) <= 64
     choices: Choices = cuda_plan.plain(device) | {
         "structure": STRUCTURE, "groups": 4 if narrow else 2, "keys": 64 if narrow else 128, "stages": 6,
@@ -103,7 +107,7 @@ def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Reci
 
 
 def resolve(program: AttentionProgram, choices: Choices) -> Plan:
-    """Return the plan for ``choices``. Adjust choices that registers, shared memory or the shapes do not allow."""
+    """Return the plan for ``choices``. Adjust choices that registers, shared memory or shapes do not allow."""
     plan = Plan(
         groups=max(1, min(int(choices["groups"]), -(-program.rows // GROUP_QUERIES))),
         tile_keys=int(choices["keys"]),
@@ -134,12 +138,12 @@ def resolve(program: AttentionProgram, choices: Choices) -> Plan:
 
 
 def stepped(operand: Operand) -> Atoms:
-    """The parts of the batch index that move the address of ``operand``."""
+    """Return the parts of the batch index that change the address of ``operand``."""
     return tuple((size, step) for size, step in operand.batch if step and size != 1)
 
 
 def stores_plainly(program: AttentionProgram) -> bool:
-    """Whether the only output is the attention itself, in rows that 16-byte stores can write."""
+    """Whether the attention is the only output, with rows that 16-byte stores can write."""
     stores = program.chain.stores
     alone = len(stores) == 1 and is_acc(program.chain.values[stores[0].value])
     return alone and program.value_width * program.element_bytes % _ALIGNMENT_BYTES == 0

@@ -1,4 +1,4 @@
-"""The whole kernel file for attention with wgmma, and the tensor maps of its operands."""
+"""The whole kernel file for attention with wgmma, and the tensor maps of the operands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _SLACK = {"float16": 8, "bfloat16": 0}
-"""The power of 2 that a weight may reach before its row gets a new reference, by dtype. fp16 holds up to 2^15.
+"""The largest power of 2 of a weight before the row gets a new reference, by dtype. fp16 represents numbers up to 2^15.
 
-With 0, a row's largest weight is 1, which no rounding changes. In a simulation with 1024 keys in bf16, the largest
-error is 7.4e-3 with 0 and 9.1e-3 with 8, too close to the tolerance of 1e-2.
+With 0, a row's largest weight is 1, which is exact. In a simulation with 1024 keys in bf16, the largest error is 7.4e-3
+with 0. With 8, the largest error is 9.1e-3, too close to the tolerance of 1e-2.
 """
 _FALLBACK: Choices = {"structure": "tensor", "threads": 128, "queries": 64, "keys": 64, "vector": True}
 
@@ -84,7 +84,7 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
 
 
 def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: ProblemSpec) -> str:
-    """The epilogue and what it needs; "" if results are stored as they are."""
+    """Return the epilogue with its helpers, or "" if the kernel has no epilogue."""
     if plan.staged:
         return ""
     dtypes = dtypes_of(spec)
@@ -94,7 +94,9 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
 
 
 def _fits(program: AttentionProgram, plan: Plan) -> str:
-    """A C expression: whether tensor maps and padded widths allow a size. The copy engine fills narrow rows up."""
+    """Return a C expression for whether tensor maps and padded widths allow a size. The copy engine pads narrow
+    rows.
+    """
     parts = [f"width <= {plan.width}", f"values <= {plan.values}", "width % 8 == 0", "values % 8 == 0"]
     for operand in (program.q, program.k, program.v):
         for size in (operand.row_stride, operand.offset, *(step for _, step in operand.batch)):
@@ -104,7 +106,7 @@ def _fits(program: AttentionProgram, plan: Plan) -> str:
 
 
 def _coordinates(operand: Operand) -> list[str]:
-    """The coordinates of matrix ``b`` in its tensor map after column and row, as C expressions."""
+    """Return the coordinates of matrix ``b`` in the tensor map after column and row, as C expressions."""
     found: list[str] = []
     inner = 1
     for place, (size, step) in reversed(list(enumerate(operand.batch))):
@@ -118,7 +120,7 @@ def _coordinates(operand: Operand) -> list[str]:
 
 
 def _map(operand: Operand, width: str, rows: str, box_rows: str) -> dict[str, object]:
-    """The tensor map of an operand, in boxes of 64 columns. Strides are in elements."""
+    """Return the tensor map of an operand, in boxes of 64 columns. Strides are in elements."""
     batch = list(reversed(stepped(operand)))
     return {
         "tensor": f"{operand.tensor} + {text(operand.offset)}" if operand.offset else operand.tensor,

@@ -9,10 +9,10 @@ from engine.proposers.playbook.patterns.attention.program import AttentionProgra
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_transformations import fast_epilogue
 
 IDEA = (
-    "Compute both products with warpgroup instructions (wgmma), and softmax in registers in between. A producer thread "
-    "fills a ring of keys and values through tensor maps. Several warpgroups with 64 queries each share these tiles, "
-    "so that tensor cores multiply for one while another computes exponentials. Blocks stay resident and take tile "
-    "after tile of queries."
+    "Compute both products with warpgroup instructions (wgmma), and softmax in registers in between. A producer "
+    "thread fills a ring of keys and values through tensor maps. Several warpgroups with 64 queries each share these "
+    "tiles, so that tensor cores multiply for one warpgroup while another computes exponentials. Blocks stay "
+    "resident and take tile after tile of queries."
 )
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "groups": (1, 2, 3, 4),
@@ -23,15 +23,16 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 
 
 def transformations(program: AttentionProgram, now: Choices) -> list[Transformation]:
-    """Transformations of a kernel with wgmma."""
+    """Return the transformations of an attention kernel with wgmma."""
     plan, found = resolve(program, now), []
     if _differs(program, now, plan, {"turns": True}):
         found.append(
             Transformation(
                 "take_turns",
                 "parallelism",
-                "The warpgroups compute exponentials at the same time, and the tensor cores are idle. Let them issue "
-                "their products in turn, so that one computes exponentials while the products of another run.",
+                "The warpgroups compute exponentials at the same time, and meanwhile the tensor cores are idle. Let "
+                "the warpgroups take turns to issue products, so that one computes exponentials during the products "
+                "of another.",
                 {"turns": True},
                 ("turns",),
                 gain=1.03,
@@ -43,8 +44,8 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
             Transformation(
                 "longer_key_tiles",
                 "compute",
-                "Every tile of keys costs barriers and votes. Give each warpgroup more registers, and with them tiles "
-                "of 128 keys.",
+                "Every tile of keys costs barriers and votes. Give each warpgroup more registers, and use tiles of "
+                "128 keys.",
                 {"groups": 2, "keys": 128},
                 ("groups", "keys", "stages"),
                 gain=1.02,
@@ -56,8 +57,8 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
             Transformation(
                 "share_key_tiles",
                 "memory",
-                "Every block loads all keys and values. Let one more warpgroup share them, so that they are loaded "
-                "for more queries at a time.",
+                "Every block loads all keys and values. Let one more warpgroup share the keys and values, so that "
+                "each load serves more queries.",
                 {"groups": plan.groups + 1},
                 ("groups", "keys", "stages"),
                 gain=1.05,
@@ -71,7 +72,7 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
 
 
 def _differs(program: AttentionProgram, now: Choices, plan: Plan, changes: Choices) -> bool:
-    """Whether ``changes`` lead to a plan other than ``plan`` that has what they ask for."""
+    """Whether ``changes`` lead to a new plan in which each changed choice has the requested value."""
     other = resolve(program, now | changes)
     wanted = {"groups": other.groups, "keys": other.tile_keys, "turns": other.turns}
     return other != plan and all(wanted[key] == value for key, value in changes.items())

@@ -21,9 +21,9 @@ FUSED = frozenset(
                  "_scaled_dot_product_efficient_attention", "scaled_dot_product_attention")
 )  # fmt: skip
 WIDE = 256
-"""Heads with more columns than this are wide. No fused kernel in fp32 keeps tiles of such queries on the chip."""
+"""Heads with more columns than this are wide: no fused kernel in fp32 keeps tiles of their queries on the chip."""
 MANY_QUERIES = 64
-"""With fewer queries, each product is too small, and a fused kernel reads the keys and values only once."""
+"""With fewer queries, each product is too small, so fused attention is faster."""
 SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
 BATCHED = frozenset({"aten.bmm.default", "aten.mm.default"})
 _SAME_ELEMENTS = frozenset(
@@ -38,7 +38,7 @@ class AttentionProgram(Program, frozen=True):
 
     Attributes:
         causal: Row i sees keys 0 to i.
-        chain: Computes the outputs from the batch x rows x value_width attention outputs.
+        chain: Computes the problem's outputs from the batch x rows x value_width results of the attention.
         usual_scale: Whether ``scale`` is 1 / sqrt(width) at every width.
         size_assertions: Lines of C that stop the build at sizes that a kernel does not support.
     """
@@ -81,7 +81,9 @@ def recognize_attention(spec: ProblemSpec) -> AttentionProgram | None:
     graph = graph_of(spec)
     nodes = {node.name: node for node in graph}
     if len(operators) > 1:
-        raise Unsupported(f"it computes attention {len(operators)} times, and the playbook fuses only one attention")
+        raise Unsupported(
+            f"the model computes attention {len(operators)} times, and the playbook fuses only one attention"
+        )
     return _operator(spec, graph, nodes, operators[0]) if operators else _primitives(spec, graph, nodes)
 
 
@@ -90,13 +92,13 @@ def _operator(
 ) -> AttentionProgram:
     named = dict(zip(("query", "key", "value", "dropout_p", "is_causal"), node.args, strict=False)) | node.kwargs
     if named.get("dropout_p"):
-        raise Unsupported("its attention uses dropout")
+        raise Unsupported("the model's attention uses dropout")
     if named.get("attn_mask") is not None or named.get("attn_bias") is not None:
-        raise Unsupported("its attention uses a mask tensor, and the playbook supports only the causal mask")
+        raise Unsupported("the model's attention uses a mask tensor, and the playbook supports only the causal mask")
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == node.name]
     result = picked[0] if picked else node
     if [each.args[1] for each in picked] not in ([0], []) or result.shape is None:
-        raise Unsupported("it uses outputs of the attention operator other than the result")
+        raise Unsupported("the model uses outputs of the attention operator other than the result")
     q, k, v = (_matrices(spec, nodes, named[name]["ref"]) for name in ("query", "key", "value"))
     scale = named.get("scale")
     scale = float(scale) if scale is not None else None
@@ -106,7 +108,7 @@ def _operator(
 def _primitives(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], nodes: Mapping[str, GraphNode]
 ) -> AttentionProgram | None:
-    """Recognize softmax(q k^T) v written as two matmuls. Return None for any other graph."""
+    """Recognize softmax(q k^T) v written as two matmuls. Return None for all other graphs."""
     products, softmax = calls(graph, BATCHED), calls(graph, SOFTMAX)
     if len(products) != 2 or len(softmax) != 1:
         return None
@@ -115,7 +117,7 @@ def _primitives(
         return None
     rank = len(softmax[0].shape or ())
     if softmax[0].args[1] not in (-1, rank - 1):
-        raise Unsupported("its softmax does not run over the keys")
+        raise Unsupported("the attention's softmax does not run over the keys")
     scale, causal, node = 1.0, False, nodes[softmax[0].args[0]["ref"]]
     while node.name != first.name:
         if node.target in _SAME_ELEMENTS:
@@ -125,7 +127,7 @@ def _primitives(
         elif _masks(node, nodes):
             causal = True
         else:
-            raise Unsupported(f"it applies {_short(node)} between the scores and their softmax")
+            raise Unsupported(f"the model applies {_short(node)} between the scores and their softmax")
         node = nodes[node.args[0]["ref"]]
     operands = []
     for name in (first.args[0]["ref"], first.args[1]["ref"]):
@@ -145,7 +147,7 @@ def _behind(name: str, nodes: Mapping[str, GraphNode]) -> GraphNode:
 
 
 def _factor(node: GraphNode) -> float | None:
-    """Return the constant by which a node multiplies, or None."""
+    """Return the constant by which a node multiplies its operand, or None."""
     if node.target in ("aten.mul.Tensor", "aten.mul.Scalar") and isinstance(node.args[1], (int, float)):
         return float(node.args[1])
     if node.target in ("aten.div.Tensor", "aten.div.Scalar") and isinstance(node.args[1], (int, float)):
@@ -154,7 +156,7 @@ def _factor(node: GraphNode) -> float | None:
 
 
 def _unscaled(name: str, nodes: Mapping[str, GraphNode]) -> tuple[dict[str, GraphNode], float]:
-    """Strip an operand's constant factors. Return the remaining nodes and the product of the factors."""
+    """Remove an operand's constant factors. Return the remaining nodes and the product of the factors."""
     factor, found, node = 1.0, dict(nodes), nodes[name]
     while node.op == "call" and node.args and isinstance(node.args[0], dict):
         times = _factor(node)
@@ -215,11 +217,11 @@ def _short(node: GraphNode) -> str:
 
 
 def _matrices(spec: ProblemSpec, nodes: Mapping[str, GraphNode], name: str) -> tuple[str, Layout]:
-    """Return the dtype and layout of an operand, with its leading dimensions joined into one."""
+    """Return the dtype and layout of an operand, with the leading dimensions joined into one."""
     layout = layout_of(name, dict(nodes))
     tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
     if layout is None or tensor is None:
-        raise Unsupported("a query, key or value of its attention is computed rather than an input")
+        raise Unsupported("the model computes a query, key or value of its attention instead of taking it as an input")
     if tensor.dtype not in FLOATS:
         raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
     if len(layout.dims) == 2:
@@ -240,7 +242,7 @@ def _program(
 ) -> AttentionProgram:
     """Create the program. If ``scale`` is None, use the usual scale."""
     if len({q[0], k[0], v[0]}) != 1:
-        raise Unsupported("its query, key and value differ in type")
+        raise Unsupported("the attention's query, key and value differ in data type")
     operands = []
     for dtype, layout in (q, k, v):
         row, col = layout.stride(1), layout.stride(2)
@@ -249,7 +251,7 @@ def _program(
         operands.append(Operand(layout.tensor, dtype, layout.offset, layout.dims[0], row, col))
     batches, rows, width = q[1].shape
     if {q[1].shape[0], k[1].shape[0], v[1].shape[0]} != {batches} or k[1].shape[2] != width or not k[1].shape[1]:
-        raise Unsupported("the shapes of its query, key and value do not match")
+        raise Unsupported("the shapes of the attention's query, key and value do not match")
     layouts = (q[1], k[1], v[1])
     values = v[1].shape[2]
     chain = epilogue(spec, graph, result.name, result.shape or (), batches * rows * values)

@@ -1,4 +1,4 @@
-"""The C++ template for convolutions. It starts with plain loops, then uses a tiled implicit GEMM."""
+"""The C++ template for convolutions. The template starts with plain loops, then uses a tiled implicit GEMM."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ class CppConv(Template):
 
     def refusal(self, program: Program) -> str | None:
         dtype = as_conv(program).dtype
-        return None if dtype == "float32" else f"its convolution is in {dtype}, but C++ kernels support only float32"
+        return (
+            None
+            if dtype == "float32"
+            else f"the model's convolution is in {dtype}, but C++ kernels support only float32"
+        )
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)
-        end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
+        end = " All results go to scratch memory, and a second pass pools the results." if conv.pool is not None else ""
         direct = Start(
             "direct",
-            f"Loop over images, filters and pixels; each pixel sums its taps inside the image. The code is scalar, "
+            "Loop over images, filters and pixels. Each pixel sums its taps inside the image. The code is scalar, "
             f"runs on one core, and is easy to check by reading.{end}",
             Recipe(self.name, choices_of(ConvOptions())),
         )
         rows = Start(
             "rows_of_sums",
-            f"Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
-            f"bounds are computed once per row. The kernel runs on one core, without blocking.{end}",
+            "Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
+            f"the kernel computes bounds once per row. The kernel runs on one core, without blocking.{end}",
             Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
         )
         return [direct, rows] if conv.flops <= tile_transformations.QUICK_FLOPS else [rows]
@@ -50,9 +54,9 @@ class CppConv(Template):
                 Transformation(
                     "rows_of_sums",
                     "memory",
-                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds "
-                    "a multiple of an image row to a row of sums. Bounds are then computed once per row, and the inner "
-                    "loop reads memory in order, so that the compiler can vectorize it.",
+                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds a "
+                    "multiple of an image row to a row of sums. The kernel then computes bounds once per row, and "
+                    "the inner loop reads memory in order, so that the compiler can vectorize it.",
                     {"structure": "rows"},
                     (),
                     gain=4.0,
@@ -65,7 +69,7 @@ class CppConv(Template):
                     "filter_block",
                     "memory",
                     "Every filter reads the same image rows again. Keep rows of sums for several filters, so that "
-                    "each loaded row serves them all.",
+                    "each loaded row serves all these filters.",
                     {"filters": 4},
                     ("filters",),
                     gain=1.5,
@@ -81,9 +85,9 @@ class CppConv(Template):
                 Transformation(
                     "fuse_pooling",
                     "memory",
-                    "All results go to memory and are read again for pooling, although a window needs only a few "
-                    "rows. Compute the rows behind a few pooled rows into a buffer that stays in the cache, and pool "
-                    "them immediately.",
+                    "The kernel writes all results to memory and reads them again for pooling, although a window "
+                    "needs only a few rows. Compute the rows behind a few pooled rows into a buffer that stays in "
+                    "the cache, and pool these rows immediately.",
                     {"fused": True},
                     ("pool_rows",),
                     gain=1.2,

@@ -27,7 +27,7 @@ class ConvOptions(TileOptions, frozen=True):
     Attributes:
         structure: ``direct`` sums each pixel separately. ``rows`` adds multiples of image rows to rows of sums for
             ``filters`` filters. ``tiles`` is an implicit GEMM with register tiles (:class:`Tiles`).
-        fused: Pool ``pool_rows`` rows as soon as their inputs are computed, instead of in a second pass.
+        fused: Whether to pool ``pool_rows`` rows as soon as their inputs are ready, instead of in a second pass.
     """
 
     structure: Literal["direct", "rows", "tiles"] = "direct"
@@ -42,7 +42,7 @@ def tiles_of(program: ConvProgram, options: ConvOptions) -> Tiles:
 
 
 def conv_kernel(program: ConvProgram, options: ConvOptions, spec: ProblemSpec) -> str:
-    """Return the kernel source."""
+    """Return the source of a C++ convolution kernel."""
     tiled = options.structure == "tiles"
     lanes = options.lanes if tiled else 1
     chains = [program.chain, *([program.before] if program.before is not None else [])]
@@ -89,7 +89,7 @@ def _row_done(program: ConvProgram, options: ConvOptions, sums: str, n: str, pla
 
 
 def _loops(program: ConvProgram, options: ConvOptions) -> list[str]:
-    """Return ``block``, which computes rows [n0, n1) / kOutWide of filters [m0, m1)."""
+    """Return the function ``block``, which computes rows [n0, n1) / kOutWide of filters [m0, m1)."""
     extra = ", float* to, long long pitch" if program.pool is not None else ""
     image, weights = cpp_text.image_pointer(program), cpp_text.weight_pointer(program)
     per = options.filters if options.structure == "rows" else 1

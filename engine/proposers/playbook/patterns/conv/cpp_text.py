@@ -1,4 +1,4 @@
-"""Parts of C++ convolution kernels: constants, taps, packing, pooling."""
+"""Source text of C++ convolution kernels: constants, taps, packing and pooling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.proposers.playbook.patterns.conv.program import ConvProgram
 
 
 def constants(program: ConvProgram) -> list[str]:
-    """Sizes of images, filters and outputs."""
+    """Return constants for the sizes of images, filters and outputs."""
     lines = [
         f"constexpr long long kM = {program.m}, kN = {program.n}, kK = {program.k};"
         "  // filters of a group, pixels, taps",
@@ -34,7 +34,9 @@ def weight_pointer(program: ConvProgram) -> str:
 
 
 def taps(program: ConvProgram, each: list[str]) -> list[str]:
-    """Loops over the taps of pixel (``y``, ``x``). ``each`` can use ``tap`` and ``at``, its index in the image."""
+    """Return loops over the taps of pixel (``y``, ``x``). ``each`` can use ``tap`` and ``at``, the tap's index in the
+    image.
+    """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     return [
         "for (long long tap = 0; tap < kK; ++tap) {",
@@ -49,10 +51,10 @@ def taps(program: ConvProgram, each: list[str]) -> list[str]:
 
 
 def tap_rows(program: ConvProgram, each: list[str]) -> list[str]:
-    """Loops over the taps of row ``y``.
+    """Return loops over the taps of row ``y``.
 
-    ``each`` can use ``tap``, the range [``low``, ``high``) of x inside the image, and ``from``. Element x * kStep of
-    ``from`` belongs to x.
+    ``each`` can use ``tap``, the range [``low``, ``high``) of x inside the image, and ``from``. Pixel x reads element x
+    * kStep of ``from``.
     """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     step = sw * program.strides[3]
@@ -73,7 +75,9 @@ def tap_rows(program: ConvProgram, each: list[str]) -> list[str]:
 
 
 def pack_panel(program: ConvProgram) -> list[str]:
-    """Statements that write kCols pixels per tap contiguously, with zeros outside the image and from column n1 on."""
+    """Return statements that write kCols pixels per tap contiguously, with zeros outside the image and from column n1
+    on.
+    """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     return [
         f"const float* image = {image_pointer(program)};",
@@ -107,7 +111,9 @@ def pack_panel(program: ConvProgram) -> list[str]:
 
 
 def pool_function(program: ConvProgram) -> list[str]:
-    """Return ``pool``, which computes pooled rows [r0, r1) of a plane. Row ``top`` of the plane begins at ``from``."""
+    """Return the function ``pool``, which computes pooled rows [r0, r1) of a plane. Row ``top`` of the plane begins at
+    ``from``.
+    """
     pool = program.pool
     assert pool is not None
     (wh, ww), (sh, sw), (ph, pw), (dh, dw) = pool.window, pool.stride, pool.padding, pool.dilation
@@ -148,7 +154,7 @@ def pool_function(program: ConvProgram) -> list[str]:
 
 
 def fused_block(program: ConvProgram, rows: int, step_m: str, m_end: str, tiled: bool) -> list[str]:
-    """Statements that compute pooled rows from ``r0`` and filters from ``m0`` through a buffer."""
+    """Return statements that compute pooled rows from ``r0`` and filters from ``m0`` through a buffer."""
     pool = program.pool
     assert pool is not None
     high = min(program.size[0], (rows - 1) * pool.stride[0] + pool.reach[0])

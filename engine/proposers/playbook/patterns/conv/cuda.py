@@ -1,7 +1,7 @@
 """The CUDA template for convolutions.
 
-On Hopper it starts with wgmma: blocks stream down rows of images, or take tiles of pixels.
-Elsewhere it starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions have their own kernel.
+On Hopper, the template starts with wgmma: blocks stream down rows of images, or take tiles of pixels. Elsewhere, it
+starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions use a separate kernel.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class CudaConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_conv(program)
         if max(conv.m, conv.n, conv.k) >= 2**30 or conv.chain.numel >= 2**38:
-            return "its images are too large for the kernels' index types"
+            return "the convolution's images are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)
         pooled = conv.pool is not None
-        text = "Give each pixel of each filter a thread that walks over its taps in global memory." + (
-            " Results go to scratch memory, and a second kernel pools them." if pooled else ""
+        text = "Give each pixel of each filter a thread that sums the pixel's taps from global memory." + (
+            " The results go to scratch memory, and a second kernel pools the results." if pooled else ""
         )
         direct = Recipe(self.name, {**cuda_plan.plain(device), "fused": False})
         found = [Start("direct", text, direct)]
@@ -87,7 +87,7 @@ class CudaConv(Template):
                     "memory",
                     "The kernel writes all results of the convolution to global memory and reads them again for "
                     "pooling. Map each tile's columns to a patch of pixels plus the halo that its windows need. Keep "
-                    "the patch in shared memory and pool it there.",
+                    "the patch in shared memory, and pool the patch there.",
                     {"fused": True},
                     ("bn", "bm"),
                     gain=1.3,
@@ -173,7 +173,7 @@ def _by_channels(program: ConvProgram, recipe: Recipe) -> bool:
 
 
 def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
-    """The plan of a kernel that builds octets. None if the recipe, the device or the problem asks for a tiled one."""
+    """Return the plan of a kernel that builds octets; None if the recipe, device or problem needs a tiled kernel."""
     if recipe.choices["structure"] != cuda_octets_plan.STRUCTURE:
         return None
     if cuda_octets_plan.refusal(program, int(recipe.choices["arch"])) is not None:
@@ -182,7 +182,9 @@ def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
 
 
 def stream_of(program: ConvProgram, recipe: Recipe) -> StreamPlan | None:
-    """The plan of a kernel that streams down rows. None if the recipe, the device or the problem asks for another."""
+    """Return the plan of a kernel that streams down rows; None if the recipe, device or problem needs another
+    structure.
+    """
     if recipe.choices["structure"] != stream_plan.STRUCTURE:
         return None
     if stream_plan.refusal(program, int(recipe.choices["arch"])) is not None:
@@ -199,7 +201,7 @@ def plan_of(program: ConvProgram, recipe: Recipe) -> Plan:
 
 
 def _patch(program: ConvProgram, recipe: Recipe, plan: Plan) -> cuda_text.Patch | None:
-    """Return the patch of pixels that a tile computes; None if pooling is a separate pass."""
+    """Return the patch of pixels that a tile computes, or None if pooling is a separate pass."""
     fused = bool(recipe.choices["fused"]) and plan.structure != "naive"
     return cuda_text.patch_of(program, plan.bn) if fused else None
 

@@ -1,6 +1,6 @@
 """CUDA kernels for convolutions whose filters read one channel each, such as depthwise convolutions.
 
-Such a filter is too small a product for tiles or tensor cores. The kernel is limited by memory.
+Such a filter is too small a product for tiles or tensor cores, and memory limits the kernel.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 STRUCTURE = "channels"
-"""The value of the choice ``structure``."""
+"""The value of the choice ``structure`` for filters that read one channel."""
 _MOST_TAPS = 49
-"""The most taps of a filter, which a thread keeps in registers."""
+"""Maximum number of taps of a filter, because a thread keeps the filter in registers."""
 _MOST_SUMS = 600
-"""The most multiply-adds of a thread, which the kernel unrolls."""
+"""Maximum number of multiply-adds of a thread, because the kernel unrolls its loops."""
 _CHOICES: Choices = {"structure": STRUCTURE, "rows": 8, "threads": 128}
 _OPENED = ("rows", "threads")
 _TEXT = (
-    "A filter reads only one channel, so the kernel is limited by memory. Give adjacent threads adjacent results of a "
-    "row. Let a thread compute several results below each other, with its filter in registers, so that it loads each "
-    "row of the image once for all of them."
+    "A filter reads only one channel, so memory limits the kernel. Give adjacent threads adjacent results of a row. "
+    "Let a thread compute several vertically adjacent results with its filter in registers. The thread then loads "
+    "each image row once for all its results."
 )
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Whether these kernels support the convolution. With one channel in all, products on tensor cores reuse it."""
+    """Whether each filter reads one channel and is small enough. An image with one channel is better on tensor
+    cores.
+    """
     return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 
 
@@ -47,12 +49,12 @@ def start(plain: Recipe) -> Start:
 
 
 def rows_per_thread() -> Transformation:
-    """The transformation of a kernel with one result per thread."""
+    """Return the transformation of a kernel with one result per thread."""
     return Transformation("rows_per_thread", "memory", _TEXT, _CHOICES, _OPENED, gain=4.0, helps="memory")
 
 
 def knobs(conv: ConvProgram) -> dict[str, tuple[Choice, ...]]:
-    """Legal values of the knobs."""
+    """Return the legal values of the knobs."""
     taps = conv.kernel[0] * conv.kernel[1]
     return {
         "rows": tuple(rows for rows in (1, 2, 4, 8, 12, 16) if rows == 1 or rows * taps <= _MOST_SUMS),
@@ -61,7 +63,7 @@ def knobs(conv: ConvProgram) -> dict[str, tuple[Choice, ...]]:
 
 
 def channels_kernel(conv: ConvProgram, choices: Choices, spec: ProblemSpec) -> str:
-    """Return the kernel source."""
+    """Return the source of a kernel for filters that read one channel."""
     names, dtypes = pointers([conv.chain], conv.x, conv.w), dtypes_of(spec)
     return render(
         "conv_channels.cu.j2",

@@ -61,9 +61,9 @@ def octets_kernel(conv: ConvProgram, plan: OctetPlan, spec: ProblemSpec, fast: b
 
 
 def epilogue_function(chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str) -> dict[str, object]:
-    """The function ``name``: the epilogue of output ``i``, which is element ``n`` of a plane of channel ``c``.
+    """Return the function ``name``: the epilogue of output ``i``, which is element ``n`` of a plane of channel ``c``.
 
-    A chain that stores to ``ACC`` returns the value instead of storing it.
+    If ``chain`` stores to ``ACC``, the function returns the value instead.
     """
 
     def index(access: Access) -> str:

@@ -1,7 +1,8 @@
 """Resolve the choices of a convolution that builds its image operand from octets in shared memory (``conv_octets``).
 
-An octet is 8 adjacent elements along k: some channels x rows x columns of the image. The filters are packed in the same
-order, so that tensor cores see an ordinary product. Octets may overlap in the image, for example where the stride is 1.
+An octet is 8 adjacent elements along k: some channels x rows x columns of the image. The kernel packs filters in the
+same order, so that tensor cores see an ordinary product. Octets may overlap in the image, for example where the stride
+is 1.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
 STRUCTURE = "octets"
 _OCTETS = ((8, 1, 1), (4, 2, 1), (4, 1, 2), (2, 4, 1), (2, 2, 2), (2, 1, 4), (1, 8, 1), (1, 4, 2), (1, 2, 4), (1, 1, 8))
 _MOST_STEPS = 40
-"""The most steps of 16 k in a chunk, if it can be divided. The steps are unrolled."""
+"""Maximum number of steps of 16 k in a divisible chunk, because the kernel unrolls the steps."""
 _MOST_PRODUCTS = 2048
-"""The most instructions for tensor cores in a chunk, for the same reason."""
+"""Maximum number of tensor-core instructions in a chunk, because the kernel unrolls the instructions."""
 _OTHER_REGISTERS = 44
-"""Registers of a thread besides sums and fragments. Without this room, the compiler spills."""
+"""Registers of a thread other than sums and fragments. With fewer registers, the compiler spills."""
 _TEAM_REGISTERS = 40
-"""The same for threads that load no patches."""
+"""Registers, other than sums and fragments, of a thread that loads no patches."""
 _LOADER_REGISTERS = 56
 """Registers of a thread that only loads patches."""
 
 
 class OctetPlan(Struct, frozen=True):
-    """The sizes of a kernel. ``conv_octets.cu.j2`` says what they mean."""
+    """The sizes of a kernel with octets, which ``conv_octets.cu.j2`` explains."""
 
     type: str
     parts: int
@@ -75,7 +76,7 @@ class OctetPlan(Struct, frozen=True):
 
 
 class _Geometry(Struct, frozen=True):
-    """How pixels form a tile, and the patch of the image that the tile needs."""
+    """The pixels of a tile, and the patch of the image that the tile needs."""
 
     flat: bool
     tile: Pair
@@ -86,7 +87,7 @@ class _Geometry(Struct, frozen=True):
 
 
 def first_choices(sms: int, *, wgmma: bool) -> Choices:
-    """The choices of the first kernel with this structure, for a device with ``sms`` multiprocessors."""
+    """Return the choices of the first kernel with octets, for a device with ``sms`` multiprocessors."""
     return {
         "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3", "lines": 96,
         "fragments": 2, "teams": 3, "team_warps": 4, "buffers": 2, "batch": 8,
@@ -96,15 +97,15 @@ def first_choices(sms: int, *, wgmma: bool) -> Choices:
 
 
 def refusal(conv: ConvProgram, arch: int) -> str | None:
-    """Why the structure does not support ``conv`` on the device, or None."""
+    """Return why a kernel with octets does not support ``conv`` on the device, or None."""
     if arch < 80:
-        return "its device has no tensor cores for bf16"
+        return "the device has no tensor cores for bf16"
     if conv.k < 16 or conv.m < 8:
-        return "it is too small for tensor cores"
+        return "the convolution is too small for tensor cores"
     if conv.channels * max(conv.strides[1], 1) >= 2**31 or conv.image[0] * max(conv.strides[2], 1) >= 2**31:
-        return "an image is too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     if conv.images * conv.n >= 2**30 or _packed_elements(conv) >= 2**27:
-        return "it is too large for 32-bit counters"
+        return "the convolution is too large for 32-bit counters"
     return None
 
 
@@ -113,7 +114,7 @@ def _packed_elements(conv: ConvProgram) -> int:
 
 
 def resolve(conv: ConvProgram, choices: Choices) -> OctetPlan | None:
-    """The plan for ``choices``, with every knob clamped to a legal value; None if nothing fits the device."""
+    """Return the plan for ``choices``, with every knob clamped to a legal value; None if no plan fits the device."""
     arch, sms = int(choices["arch"]), max(1, int(choices["sms"]))
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
     kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
@@ -241,12 +242,12 @@ def _fitted(
 
 
 def _buffers(registers: int, lines: int, fragments: int, parts: int) -> int:
-    """The number of steps whose fragments fit in ``registers`` beside the sums."""
+    """Return the number of steps whose fragments fit in ``registers`` together with the sums."""
     return (registers - fragments * lines // 2) // (4 * fragments * parts)
 
 
 def filter_lines(filters: int, most: int) -> int:
-    """Filters of a tile: as even as possible."""
+    """Return the number of filters per tile, at most ``most``, that divides the filters most evenly."""
     step = 16
     tiles = -(-filters // most)
     each = -(-filters // tiles)
@@ -254,7 +255,9 @@ def filter_lines(filters: int, most: int) -> int:
 
 
 def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
-    """The octet that wastes the least of k. Of equal ones, prefer few bank conflicts, small patches and wide rows."""
+    """Return the octet shape with the least padding along k. Among equals, prefer few bank conflicts, small patches,
+    wide rows.
+    """
 
     def cost(octet: tuple[int, int, int]) -> tuple[float, ...]:
         deep, high, wide = octet
@@ -273,10 +276,10 @@ def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
 
 
 def geometry_of(conv: ConvProgram, pixels: int, rows: int) -> _Geometry | None:
-    """Tiles of at most ``pixels`` pixels; None if no window of the pooling fits.
+    """Return tiles of at most ``pixels`` pixels; None if no pooling window fits.
 
     Args:
-        rows: Rows of a tile; 0 for tiles of adjacent pixels, if the image is narrow enough.
+        rows: Rows of a tile, or 0 for tiles of adjacent pixels if the image is narrow enough.
     """
     if conv.pool is None:
         if not rows and conv.size[1] <= pixels // 2:
@@ -302,13 +305,15 @@ def geometry_of(conv: ConvProgram, pixels: int, rows: int) -> _Geometry | None:
 
 
 def _flat_rows(conv: ConvProgram, pixels: int) -> int:
-    """The most rows that ``pixels`` adjacent pixels of a plane touch, if they begin at a multiple of ``pixels``."""
+    """Return the maximum number of rows that ``pixels`` adjacent pixels touch, from a multiple of ``pixels`` on."""
     wide = conv.size[1]
     return max((min(first + pixels, conv.n) - 1) // wide - first // wide + 1 for first in range(0, conv.n, pixels))
 
 
 def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair, geometry: _Geometry) -> int:
-    """Elements per load of a row of an octet, all inside the image or all outside."""
+    """Return the elements per load of an octet's row. All elements of a load are inside the image, or all are
+    outside.
+    """
     if conv.strides[3] != 1:
         return 1
     width = min(octet[2], 16 // conv.element_bytes)

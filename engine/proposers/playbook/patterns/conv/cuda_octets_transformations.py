@@ -13,7 +13,7 @@ _OPENED = ("fragments", "teams", "batch", "stage_filters")
 
 
 def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
-    """The first kernel on Hopper."""
+    """Return the first kernel on Hopper, with octets."""
     text = [
         "Multiply pixels by filters with wgmma. Each block keeps the filters in shared memory. Independent teams of "
         "warps load patches of the image, and read the pixels' operands from the patch without im2col."
@@ -21,7 +21,7 @@ def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
     if conv.dtype == "float32":
         text.append("Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5.")
     if conv.pool is not None:
-        text.append("Pool a tile's results in shared memory, so that they never reach global memory.")
+        text.append("Pool a tile's results in shared memory, so that the unpooled results never reach global memory.")
     return Start("wgmma", " ".join(text), plain.with_(first_choices(device.cores, wgmma=True), _OPENED))
 
 
@@ -29,9 +29,9 @@ def build_from_octets(conv: ConvProgram, device: DeviceFact) -> Transformation:
     return Transformation(
         "patch_in_shared_memory",
         "memory",
-        "Every tap of a pixel is gathered from global memory with its own address. Load a patch of the image into "
-        "shared memory once, in groups of 8 elements that are adjacent along k, and let ldmatrix read the operands of "
-        "all taps from there."
+        "The kernel loads every tap of a pixel from global memory with a separate address. Load a patch of the image "
+        "into shared memory once, in groups of 8 elements that are adjacent along k. Let ldmatrix read the operands "
+        "of all taps from the patch."
         + (" Split fp32 numbers into two bf16 numbers, with errors below 1e-5." if conv.dtype == "float32" else ""),
         first_choices(device.cores, wgmma=False),
         _OPENED,
@@ -41,16 +41,16 @@ def build_from_octets(conv: ConvProgram, device: DeviceFact) -> Transformation:
 
 
 def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
-    """Transformations of a kernel that builds octets."""
+    """Return the transformations of a kernel that builds octets."""
     found = []
     if conv.dtype == "float32" and now["arithmetic"] != "fp16":
         found.append(
             Transformation(
                 "fp16_tensor_cores",
                 "precision",
-                "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. A third of the "
-                "products and half the shared memory. The relative error rises to about 1e-3, and numbers above 65504 "
-                "become infinite.",
+                "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. Rounding takes a "
+                "third of the products and half the shared memory. The relative error rises to about 1e-3, and "
+                "numbers above 65504 become infinite.",
                 {"arithmetic": "fp16"},
                 _OPENED,
                 gain=2.0,
@@ -63,8 +63,8 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "larger_tiles",
                 "compute",
-                "Each warp reads all filters for 32 pixels. Give it 64 pixels, so that a patch has fewer pixels on its "
-                "rim and each filter read serves twice as many products. Fewer teams then share the registers.",
+                "Each warp reads all filters for 32 pixels. Give each warp 64 pixels, so that a patch has fewer rim "
+                "pixels and each filter read serves twice as many products. Fewer teams then share the registers.",
                 {"fragments": 4, "teams": 2},
                 _OPENED,
                 gain=1.05,
@@ -77,8 +77,9 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "loader_warps",
                 "latency",
-                "A team that loads its patch multiplies nothing. Add four warps that only load patches: they fill a "
-                "team's patch while the team writes its results. Move registers from them to the teams.",
+                "A team does not multiply while loading its patch. Add four warps that only load patches: these "
+                "warps fill a team's patch while the team writes its results. Move registers from the loading warps "
+                "to the teams.",
                 {"loaders": True},
                 ("batch", "buffers"),
                 gain=1.15,
@@ -110,7 +111,7 @@ def has_fast_form(conv: ConvProgram) -> bool:
 
 
 def knobs(conv: ConvProgram, plan: OctetPlan) -> dict[str, tuple[Choice, ...]]:
-    """Legal values of the knobs that matter for ``plan``."""
+    """Return the legal values of the knobs that affect ``plan``."""
     found: dict[str, tuple[Choice, ...]] = {
         "fragments": (1, 2, 4),
         "teams": (1, 2, 3, 4),

@@ -1,4 +1,4 @@
-"""Parts of CUDA convolution kernels: pixels, taps, pooling."""
+"""Source text of CUDA convolution kernels: pixels, taps and pooling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Patch(Struct, frozen=True):
 
 
 def patch_of(program: ConvProgram, columns: int) -> Patch | None:
-    """The largest patch of at most ``columns`` pixels, as square as possible; None if no window fits."""
+    """Return the largest patch of at most ``columns`` pixels, as square as possible; None if no window fits."""
     pool = program.pool
     if pool is None:
         return None
@@ -59,7 +59,7 @@ __device__ __forceinline__ bool pixel(int r, int& y, int& x) {
 
 
 def pixel_function(program: ConvProgram, patch: Patch | None) -> str:
-    """Return ``pixel``, which maps a column of the implicit GEMM to a pixel."""
+    """Return the function ``pixel``, which maps a column of the implicit GEMM to a pixel."""
     if patch is None or program.pool is None:
         return fill(_PIXEL, wide=program.size[1])
     pool = program.pool
@@ -81,7 +81,7 @@ def pixel_function(program: ConvProgram, patch: Patch | None) -> str:
 
 
 def image_source(program: ConvProgram) -> Source:
-    """The right operand, whose element (k, r) is tap k of pixel r, or zero outside the image."""
+    """Return the right operand, whose element (k, r) is tap k of pixel r, or zero outside the image."""
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     _, of_channel, of_row, of_pixel = program.strides
     group = "b" if program.groups == 1 else f"b / {program.groups}"
@@ -122,7 +122,7 @@ LOWEST = "__int_as_float(0xff800000)"  # minus infinity
 
 
 def pool_kernel(program: ConvProgram) -> str:
-    """Return ``pool``, the second pass, which reads convolution outputs from scratch memory."""
+    """Return the kernel ``pool``, the second pass, which reads convolution outputs from scratch memory."""
     pool = program.pool
     assert pool is not None
     return fill(
@@ -145,7 +145,7 @@ def pool_kernel(program: ConvProgram) -> str:
 
 
 def pool_patch(program: ConvProgram, patch: Patch) -> tuple[str, ...]:
-    """Lines that pool, in shared memory, the patch of each filter in a block."""
+    """Return lines that pool each filter's patch in shared memory."""
     pool = program.pool
     assert pool is not None
     high, wide = patch.pooled

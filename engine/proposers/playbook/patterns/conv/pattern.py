@@ -10,7 +10,9 @@ from engine.proposers.playbook.patterns.conv.program import ConvProgram, recogni
 
 
 class Conv(Pattern):
-    """``nn.Conv2d`` and ``nn.Conv1d`` with any stride, padding, dilation and groups, plus ReLU or max pooling."""
+    """Convolutions like ``nn.Conv2d`` and ``nn.Conv1d``, with any stride, padding, dilation and groups, plus ReLU or
+    max pooling.
+    """
 
     name = "conv"
     templates = (CppConv(), CudaConv())

@@ -1,4 +1,4 @@
-"""Recognize and describe convolutions with an elementwise epilogue that may include max pooling."""
+"""Recognize and describe convolutions with an elementwise epilogue, which may include max pooling."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CONVOLUTION = frozenset({"aten.convolution.default"})
 POOLING = frozenset({"aten.max_pool2d_with_indices.default"})
 
 FEW_FILTERS = 8
-"""A group with fewer filters than this leaves most of a tile idle. Depthwise convolutions have one filter per group."""
+"""Groups with fewer filters than this leave most of a tile idle. Depthwise convolutions have one filter per group."""
 
 Pair = tuple[int, int]
 
 
 class Pool(Struct, frozen=True):
-    """Max pooling. Pairs are (vertical, horizontal). ``size`` is the size of the pooled image."""
+    """Max pooling after a convolution. Pairs are (vertical, horizontal). ``size`` is the size of the pooled image."""
 
     window: Pair
     stride: Pair
@@ -32,7 +32,7 @@ class Pool(Struct, frozen=True):
 
     @property
     def reach(self) -> Pair:
-        """A window's extent in pixels."""
+        """The extent of a pooling window in pixels."""
         (high, wide), (down, across) = self.window, self.dilation
         return ((high - 1) * down + 1, (wide - 1) * across + 1)
 
@@ -41,8 +41,8 @@ class ConvProgram(Program, frozen=True):
     """``filters`` filters over ``channels`` channels of ``image``, in ``groups``, with ``size`` pixels each.
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
-    contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. Its only
-    store is ``ACC``. ``chain`` computes the outputs from a pooled value, or from a sum if there is no pooling.
+    contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. The only
+    store of ``before`` is ``ACC``. ``chain`` computes the outputs from a pooled value or, without pooling, from a sum.
     """
 
     x: str
@@ -102,8 +102,8 @@ class ConvProgram(Program, frozen=True):
 
 
 def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
-    """Return the program for ``spec``, or None if the problem contains no convolution of this pattern, which leaves
-    transposed convolutions and those over three dimensions to ``grid_conv``. Raises ``Unsupported``.
+    """Return the program for ``spec``, or None if the problem contains no such convolution. ``grid_conv`` supports
+    transposed and three-dimensional convolutions. Raises ``Unsupported``.
     """
     if spec.graph is None or not calls(spec.graph, CONVOLUTION):
         return None
@@ -112,7 +112,7 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
     graph = graph_of(spec)
     found = calls(graph, CONVOLUTION)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} convolutions, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} convolutions, and the playbook fuses only one")
     node = found[0]
     nodes = {each.name: each for each in graph}
     shape = node.shape or ()
@@ -146,13 +146,15 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
 
 
 def operands_of(spec: ProblemSpec, node: GraphNode, nodes: dict[str, GraphNode]) -> tuple[Layout, Layout, str]:
-    """Return the layouts of a convolution's input and contiguous weights, and their dtype. Raises ``Unsupported``."""
+    """Return the layouts of a convolution's input and contiguous weights, and the dtype of both. Raises
+    ``Unsupported``.
+    """
     x, tensor = _given(spec, node.args[0]["ref"], nodes)
     w, weights = _given(spec, node.args[1]["ref"], nodes)
     if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
-        raise Unsupported(f"its weights `{w.tensor}` are not contiguous")
+        raise Unsupported(f"the convolution's weights `{w.tensor}` are not contiguous")
     if tensor.dtype != weights.dtype:
-        raise Unsupported(f"its operands differ in type ({tensor.dtype}, {weights.dtype})")
+        raise Unsupported(f"the convolution's operands differ in data type ({tensor.dtype}, {weights.dtype})")
     if any(x.stride(dim) is None for dim in range(len(x.dims))):
         raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
     return x, w, tensor.dtype
@@ -162,7 +164,7 @@ def _given(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[L
     layout = layout_of(name, nodes)
     tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
     if layout is None or tensor is None:
-        raise Unsupported("an operand of its convolution is computed rather than an input")
+        raise Unsupported("the model computes an operand of its convolution instead of taking it as an input")
     if tensor.dtype not in FLOATS:
         raise Unsupported(f"`{layout.tensor}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
     return layout, tensor
@@ -172,14 +174,14 @@ def _pooled(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], node: GraphNode, pools: list[GraphNode]
 ) -> tuple[PointwiseProgram, Pool, PointwiseProgram]:
     if len(pools) != 1:
-        raise Unsupported(f"it has {len(pools)} pooling operators, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(pools)} pooling operators, and the playbook fuses only one")
     pooling = pools[0]
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == pooling.name]
     if [each.args[1] for each in picked] != [0] or picked[0].shape is None or node.shape is None:
-        raise Unsupported("it uses the indices that max pooling returns")
+        raise Unsupported("the model uses the indices that max pooling returns")
     source = next(each for each in graph if each.name == pooling.args[0]["ref"])
     if source.shape != node.shape:
-        raise Unsupported("it pools another view of the convolution's result")
+        raise Unsupported("the model pools another view of the convolution's result")
     window = _two(pooling.args[1])
     stride = _two(pooling.args[2]) if len(pooling.args) > 2 and pooling.args[2] else window
     padding = _two(pooling.args[3]) if len(pooling.args) > 3 else (0, 0)

@@ -26,7 +26,7 @@ class CppCopies(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         text = "Copy one run of the output after the other; threads share the runs."
-        plain = "Copy one run of the output after the other on one core."
+        plain = "Copy the output run by run on one core."
         found = [Start("plain", plain, Recipe(self.name, {"parallel": False}))]
         if device.cores > 1:
             found.insert(0, Start("runs", text, Recipe(self.name, {"parallel": True})))
@@ -70,13 +70,13 @@ def fill(number: float, dtype: str, dialect: Dialect) -> str:
 
 
 def _bfloat16_bits(number: float) -> int:
-    """Return the bits of ``number``, rounded to the nearest bfloat16. C++ kernels have them as ``uint16_t``."""
+    """Return the bits of ``number``, rounded to the nearest bfloat16. C++ kernels store bfloat16 as ``uint16_t``."""
     bits = ctypes.c_uint32.from_buffer(ctypes.c_float(number)).value
     return 0x7FC0 if math.isnan(number) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def digits(axes: tuple[Axis, ...], index: str, long: str) -> list[tuple[Axis, str]]:
-    """Return each axis with the C expression for its index in element number ``index``."""
+    """Return each axis with a C expression: the axis's index in element number ``index``."""
     found = []
     inner = 1
     for place, axis in reversed(list(enumerate(axes))):

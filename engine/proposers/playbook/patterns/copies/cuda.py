@@ -16,7 +16,7 @@ from engine.proposers.playbook.patterns.copies.cpp import digits, fill
 from engine.proposers.playbook.patterns.copies.program import Axis, Box, CopyProgram, as_copies
 
 _UNITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-"""The type that one instruction copies, by its size in bytes."""
+"""The type that one instruction copies, by the type's size in bytes."""
 PLAIN: Choices = {"threads": 256, "vector": False}
 
 
@@ -64,7 +64,7 @@ class CudaCopies(Template):
 
 
 def _width(program: CopyProgram, box: Box) -> int:
-    """Return how many adjacent elements of ``box`` one instruction can copy."""
+    """Return the number of adjacent elements of ``box`` that one instruction can copy."""
     last = box.axes[-1]
     if not box.tensor or program.triangle is not None or (last.out_stride, last.in_stride) != (1, 1):
         return 1
@@ -77,7 +77,7 @@ def _widens(program: CopyProgram) -> bool:
 
 
 def _part(program: CopyProgram, box: Box, vector: bool, type_: str) -> tuple[str, Box, str]:
-    """Return the type of a copied unit, ``box`` in these units, and the literal that fills it."""
+    """Return the type of a copied unit, ``box`` in these units, and the fill value as a C literal."""
     width = _width(program, box) if vector else 1
     if width == 1:
         return type_, box, fill(box.number, program.dtype, Cuda())

@@ -17,11 +17,13 @@ from engine.proposers.playbook.base import Program, Unsupported
 _CAT = "aten.cat.default"
 _TRIANGLES = {"aten.triu.default": True, "aten.tril.default": False}
 _MAX_BOXES = 512
-"""Maximum number of parts of an output. A kernel has code for each."""
+"""Maximum number of parts of an output, because a kernel contains code for each part."""
 
 
 class Axis(Struct, frozen=True):
-    """One loop of a copy: ``size`` elements with their distances in the output and in the source."""
+    """One loop of a copy: ``size`` elements, and the distances between these elements in the output and in the
+    source.
+    """
 
     size: int
     out_stride: int
@@ -43,7 +45,7 @@ class Box(Struct, frozen=True):
 
 
 class Triangle(Struct, frozen=True):
-    """Which elements of each ``rows`` x ``cols`` matrix are not 0: on and above ``diagonal``, or on and below it."""
+    """The elements of each ``rows`` x ``cols`` matrix that are not 0: on and above, or on and below ``diagonal``."""
 
     upper: bool
     diagonal: int
@@ -52,7 +54,7 @@ class Triangle(Struct, frozen=True):
 
 
 class CopyProgram(Program, frozen=True):
-    """The boxes of one output, which do not overlap."""
+    """A program that copies elements to one output, part by part. The parts do not overlap."""
 
     output: str
     dtype: str
@@ -61,7 +63,7 @@ class CopyProgram(Program, frozen=True):
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors that the kernel reads."""
+        """Names of the tensors that the kernel reads."""
         return tuple(dict.fromkeys(box.tensor for box in self.boxes if box.tensor))
 
     @property
@@ -70,7 +72,7 @@ class CopyProgram(Program, frozen=True):
 
 
 class _Region(Struct, frozen=True):
-    """A box with its dimensions apart: where it begins in each, and the atoms of its source."""
+    """A box by dimensions: the start in each dimension, and the atoms of the source."""
 
     tensor: str
     number: float
@@ -81,13 +83,13 @@ class _Region(Struct, frozen=True):
 
 
 def as_copies(program: Program) -> CopyProgram:
-    """Return ``program``, which must be a copy."""
+    """Return ``program``, whose type must be :class:`CopyProgram`."""
     assert isinstance(program, CopyProgram), "the analysis chose the wrong pattern"
     return program
 
 
 def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
-    """Return the program for ``spec``, or None if the problem computes anything. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem does more than copy. Raises ``Unsupported``."""
     graph = checked_graph(spec)
     nodes = {node.name: node for node in graph}
     if len(spec.outputs) != 1 or graph[-1].op != "output":
@@ -105,17 +107,17 @@ def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
     if regions is None:
         return None
     if len(regions) > _MAX_BOXES:
-        raise Unsupported(f"it joins {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}")
+        raise Unsupported(f"the model joins {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}")
     types = {tensor.dtype for tensor in spec.tensors if tensor.name in {region.tensor for region in regions}}
     if types - {output.dtype}:
-        raise Unsupported(f"it copies {', '.join(sorted(types))} to {output.dtype}")
+        raise Unsupported(f"the model copies {', '.join(sorted(types))} to {output.dtype}")
     shape = node.shape or ()
     boxes = tuple(_box(region, shape) for region in regions)
     return CopyProgram(output.name, output.dtype, boxes, triangle)
 
 
 def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] | None:
-    """Return the parts of ``node``; None if it computes anything."""
+    """Return the parts of ``node``; None if ``node`` does more than copy."""
     layout = layout_of(node.name, nodes)
     shape = tuple(int(size) for size in node.shape or ())
     if layout is not None:
@@ -144,7 +146,7 @@ def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] |
     if node.op == "call" and node.target in VIEWS:
         source = nodes[node.args[0]["ref"]]
         if source.target == _CAT and source.shape != node.shape:
-            raise Unsupported("it views a concatenation in another shape")
+            raise Unsupported("the model views a concatenation in another shape")
         return _regions(source, nodes)
     return None
 

@@ -1,4 +1,4 @@
-"""The C++ template for matmuls. It starts with plain loops, then uses register tiles."""
+"""The C++ template for matmuls. The template starts with plain loops, then uses register tiles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class CppMatmul(Template):
         rows = Start(
             "rows_of_sums",
             "Use three nested loops with the columns innermost. Each k adds a multiple of a row of the right operand "
-            "to a row of sums, so that memory is read in order. The kernel runs on one core, without blocking.",
+            "to a row of sums, so that the kernel reads memory in order. The kernel runs on one core, without "
+            "blocking.",
             Recipe(self.name, choices_of(MatmulOptions(structure="rows"))),
         )
         if product.n == 1 or product.b.row_stride == 1:

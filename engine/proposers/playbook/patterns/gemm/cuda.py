@@ -1,7 +1,7 @@
 """The CUDA template for matmuls.
 
-On Hopper it starts with wgmma and tensor maps. Elsewhere it starts with a thread per output, then uses tiles, pipelines
-and tensor cores. Products with a vector have their own kernel.
+On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a thread per output, then uses
+tiles, pipelines and tensor cores. Products with a vector use a separate kernel.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class CudaMatmul(Template):
     def refusal(self, program: Program) -> str | None:
         product = as_matmul(program)
         if product.a.dtype != product.b.dtype:
-            return f"its operands differ in type ({product.a.dtype}, {product.b.dtype})"
+            return f"the matrix product's operands differ in data type ({product.a.dtype}, {product.b.dtype})"
         if max(product.m, product.n, product.k) >= 2**31 or product.batch * product.m * product.n >= 256 * _MOST_BLOCKS:
-            return "its matrices are too large for the kernels' index types"
+            return "the matrices are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
@@ -48,8 +48,8 @@ class CudaMatmul(Template):
         if hopper.refusal(product, device.arch) is None:
             found.append(Start("wgmma", hopper_transformations.IDEA, hopper.recipe(self.name, product, device)))
         text = (
-            "Give each result a thread that walks along a row of the left and a column of the right operand in global "
-            "memory."
+            "Give each result a thread that reads a row of the left operand and a column of the right operand from "
+            "global memory."
         )
         dots = Recipe(self.name, cuda_plan.plain(device))
         by_vector = cuda_vector.start(product, dots, device)
@@ -143,7 +143,7 @@ def _operand(matrix: Matrix, line_stride: int, k_stride: int, lines: int, depth:
 
 
 def _addresses(matrix: Matrix, extent: int, other: int) -> tuple[int, ...]:
-    """Return the numbers that must be multiples of the elements per load."""
+    """Return the sizes and distances that must be multiples of the elements per load."""
     return (extent, other, matrix.offset, *(step for _, step in matrix.batch))
 
 
@@ -163,5 +163,5 @@ def _aligned(program: MatmulProgram, plan: Plan) -> list[str]:
 
 
 def _run(line_stride: int, k_stride: int, lines: int, depth: int) -> tuple[int, int]:
-    """Return the length of a run of adjacent elements, and the distance to the next run."""
+    """Return the length of an operand's runs of adjacent elements, and the distance between runs."""
     return (depth, line_stride) if k_stride == 1 else (lines, k_stride)

@@ -1,4 +1,4 @@
-"""CUDA kernels for products of a matrix and a vector, which are limited by memory."""
+"""CUDA kernels for products of a matrix and a vector, in which memory is the limit."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 STRUCTURE = "vector"
-"""The value of the choice ``structure``."""
+"""The value of the choice ``structure`` for products with a vector."""
 _THREADS = 256
-"""Threads of a block."""
+"""Number of threads per block."""
 _BLOCKS_PER_SM = 2
-"""Blocks that keep a multiprocessor's loads busy. With fewer, other kernels are faster."""
+"""Minimum blocks per multiprocessor that hide the latency of loads. With fewer blocks, other kernels are faster."""
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
-"""Sums of at least this many terms get a block each, and shorter ones a warp."""
+"""A sum of at least this many terms gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
-    "A product of a matrix and a vector is limited by memory. Let a team of threads read lines of the matrix in packs "
-    "of 16 bytes, and several lines at a time, so that each part of the vector is loaded once for all of them."
+    "Memory limits the product of a matrix and a vector. Let a team of threads read several lines of the matrix at a "
+    "time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
 )
 
 
 def is_matrix_vector(program: MatmulProgram) -> bool:
-    """Whether these kernels support the product: one operand is a vector, and sums run along adjacent elements."""
+    """Whether the product has a vector as one operand, and sums along adjacent elements."""
     return 1 in (program.m, program.n) and program.a.col_stride == 1 and program.b.row_stride == 1
 
 
 def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | None:
-    """The first kernel, or None if the matrix has too few lines to keep the device busy."""
+    """Return the first kernel, or None if the matrix has too few lines to keep the device busy."""
     lines = program.batch * program.m * program.n
     team = _THREADS if program.k >= _LONG else 32
     teams = device.cores * _BLOCKS_PER_SM * _THREADS // team
@@ -57,7 +57,7 @@ def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | 
 
 
 def knobs() -> dict[str, tuple[Choice, ...]]:
-    """Legal values of the knobs."""
+    """Return the legal values of the knobs."""
     return {"lines": LINES, "team": TEAMS}
 
 
@@ -97,6 +97,6 @@ def vector_kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -
 
 
 def _aligned(addresses: Sequence[int], width: int) -> list[str]:
-    """Assert that packs are also aligned at other sizes."""
+    """Assert that packs are also aligned at sizes other than the searched ones."""
     named = dict.fromkeys(number for number in addresses if isinstance(number, Size) and width > 1)
     return [size_assertion(f"{factor(n)} % {width} == 0", f"{text(n)} to be a multiple of {width}") for n in named]

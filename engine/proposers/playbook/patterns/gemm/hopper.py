@@ -1,4 +1,4 @@
-"""Matmuls on Hopper with wgmma: what the structure supports, its choices, and the sizes that follow from them."""
+"""Matmuls on Hopper with wgmma: the supported problems, the recipe's choices, and the resulting sizes."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from engine.proposers.playbook.patterns.gemm.tiles import cuda_plan
 STRUCTURE = "wgmma"
 ARCH = "sm_90a"
 DEPTH = 64
-"""The depth of a tile: rows of 128 bytes, the widest swizzle."""
+"""The depth of a tile in elements: rows of 128 bytes, the widest swizzle."""
 SLABS = 2
-"""Buffers of 64 rows of 128 bytes through which a consumer stores its results."""
+"""The number of buffers, of 64 rows of 128 bytes, through which a consumer stores its results."""
 WITHOUT_TENSOR_CORES: Choices = {
     "structure": "tiles", "bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8, "vector": True, "copy": "async",
     "stages": 3, "group": 8,
 }  # fmt: skip
-"""Changes that turn a recipe into the fastest one that computes on the fp32 units."""
+"""Changes that turn a recipe into the fastest recipe on the fp32 units."""
 _SHARED_BYTES = cuda_plan.shared_limit(90)
 _SLAB_BYTES = 64 * 128
 _BARRIER_BYTES = 256
 SPLITS = (1, 2, 4, 8, 16, 32)
-"""Parts into which sums along k may be split."""
+"""The legal numbers of parts into which a kernel splits sums along k."""
 _TILES = ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
 _OUTPUTS_PER_CYCLE = 32
-"""Outputs of a tile per cycle of a step of 64 k: 4096 half-precision operations per cycle and multiprocessor."""
+"""Outputs of a tile per cycle in a step of 64 k, at 4096 half-precision operations per cycle and multiprocessor."""
 _LOAD_CYCLES = 1.5
-"""Additional cycles of a step per row and column of a tile. Small tiles load more per output."""
+"""Additional cycles of a step per row and column of a tile, because small tiles load more per output."""
 _COMBINE_CYCLES = 8000
-"""The cost of a second kernel that adds parts of sums."""
+"""The cost, in cycles, of a second kernel that adds up the parts of sums."""
 _BYTES_PER_CYCLE = 2500
-"""Bytes that an H200 moves to and from device memory per cycle."""
+"""Bytes per cycle that an H200 moves to and from device memory."""
 _MOST_BATCH_DIMENSIONS = 3
 
 
 class Plan(Struct, frozen=True):
-    """A kernel's sizes. A block computes ``bm`` x ``bn`` outputs, and ``consumers`` warpgroups divide its rows.
+    """The sizes of a matmul kernel with wgmma. A block computes ``bm`` x ``bn`` outputs, and ``consumers`` warpgroups
+    divide its rows.
 
     ``cluster`` blocks share a right tile. ``group``: rows of clusters that run at the same time. ``element``: the dtype
-    that the tensor cores multiply. ``products``: 3 if fp32 operands are split into two bf16 numbers, otherwise 1.
+    that the tensor cores multiply. ``products`` is 3 if the kernel splits fp32 operands into two bf16 numbers,
+    otherwise 1.
     """
 
     bm: int
@@ -58,7 +60,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def planes(self) -> int:
-        """Numbers into which the packing pass splits an element."""
+        """Number of 16-bit numbers into which the packing pass splits an element."""
         return 2 if self.products == 3 else 1
 
     @property
@@ -68,18 +70,18 @@ class Plan(Struct, frozen=True):
 
 
 def refusal(program: MatmulProgram, arch: str) -> str | None:
-    """Why this structure does not support ``program`` on ``arch``: a clause that completes "because ...", or None."""
+    """Return why wgmma does not support ``program`` on ``arch``, as a clause that completes "because ...", or None."""
     if arch != ARCH:
         return f"wgmma needs {ARCH}"
     if program.m < 16 or program.n < 16 or program.k < 16:
-        return "its matrices are smaller than one instruction of the tensor cores"
+        return "the matrices are smaller than one tensor-core instruction"
     if any(len(operand.batch) > _MOST_BATCH_DIMENSIONS for operand in (program.a, program.b)):
-        return "its batch has more dimensions than a tensor map"
+        return "the batch has more dimensions than a tensor map"
     return None
 
 
 def recipe(template: str, program: MatmulProgram, device: DeviceFact) -> Recipe:
-    """The first kernel. Its tile keeps the multiprocessors evenly busy."""
+    """The first kernel. The first kernel's tile keeps the multiprocessors evenly busy."""
     bm, bn, splits = min(
         ((bm, bn, splits) for splits in SPLITS for bm, bn in _TILES),
         key=lambda tile: _cycles(program, device, *tile),
@@ -93,7 +95,7 @@ def recipe(template: str, program: MatmulProgram, device: DeviceFact) -> Recipe:
 
 
 def _cycles(program: MatmulProgram, device: DeviceFact, bm: int, bn: int, splits: int) -> float:
-    """The cycles of the busiest multiprocessor, estimated."""
+    """Estimate the cycles of the busiest multiprocessor."""
     steps = (3 if program.a.dtype == "float32" else 1) * -(-program.k // DEPTH)
     works = splits * program.batch * -(-program.m // bm) * -(-program.n // bn)
     step = bm * bn / _OUTPUTS_PER_CYCLE + _LOAD_CYCLES * (bm + bn)
@@ -104,7 +106,7 @@ def _cycles(program: MatmulProgram, device: DeviceFact, bm: int, bn: int, splits
 
 
 def resolve(choices: Choices, program: MatmulProgram) -> Plan:
-    """Return the plan for ``choices``. Adjust choices that shared memory, registers or the shapes do not allow."""
+    """Return the plan for ``choices``. Adjust choices that shared memory, registers or shapes do not allow."""
     bm, bn, cluster = int(choices["bm"]), int(choices["bn"]), int(choices["cluster"])
     if -(-program.m // bm) < cluster:
         cluster = 1
@@ -120,7 +122,7 @@ def resolve(choices: Choices, program: MatmulProgram) -> Plan:
 
 
 def needs_packing(operand: Operand, line_stride: int, k_stride: int) -> bool:
-    """Whether wgmma cannot read ``operand`` where it lies."""
+    """Whether wgmma cannot read ``operand`` in place."""
     if operand.dtype == "float32" or 1 not in (line_stride, k_stride):
         return True
     across = line_stride if k_stride == 1 else k_stride
@@ -128,5 +130,5 @@ def needs_packing(operand: Operand, line_stride: int, k_stride: int) -> bool:
 
 
 def mapped_distances(operand: Operand, across: int) -> tuple[int, ...]:
-    """Distances in 16-bit elements that a tensor map needs as multiples of 16 bytes."""
+    """Return the distances, in 16-bit elements, that must be multiples of 16 bytes in a tensor map."""
     return (across, operand.offset, *(step for _, step in operand.batch))

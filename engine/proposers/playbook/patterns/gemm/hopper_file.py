@@ -1,4 +1,4 @@
-"""The kernel file of a matmul with wgmma: the data that ``hopper/product.cu.j2`` needs to write it."""
+"""The kernel file of a matmul with wgmma: the data that the template ``hopper/product.cu.j2`` needs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _REGISTERS = (40, 232)
-"""Registers per thread of the producer and of two consumers; 64K in all. One consumer has enough without a transfer."""
+"""Registers per thread of the producer and of two consumers, 64K in total. A single consumer needs no transfer."""
 _MAP_TYPES = {
     "float32": "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
     "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
     "bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
 }
 _PARTS = "reinterpret_cast<float*>(static_cast<char*>(workspace) + packed_bytes)"
-"""Where parts of sums lie in the workspace."""
+"""The C expression of the address of partial sums in the workspace."""
 _WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 _SHORT_OPS = frozenset({"load", "const", "add", "sub", "mul", "neg", "abs", "max", "min"})
 _MOST_VALUES = 12
@@ -42,7 +42,7 @@ _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 class Packing(Struct, frozen=True):
-    """How the packing pass reads an operand: lines of adjacent elements, as expressions in C."""
+    """An operand as the packing pass reads it: lines of adjacent elements, as C expressions."""
 
     type: str
     pointer: str
@@ -56,7 +56,7 @@ class Packing(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True):
-    """A tensor that the kernel stores: its name in ``Tensors``, its epilogue, and the address that ``launch`` gives."""
+    """A tensor that the kernel stores: the name in ``Tensors``, the epilogue, and the address in ``launch``."""
 
     tensor: str
     dtype: str
@@ -73,22 +73,22 @@ class Output(Struct, frozen=True):
 
     @property
     def short(self) -> bool:
-        """Whether two elements fit a register."""
+        """Whether two elements fit in a register."""
         return self.dtype != "float32"
 
 
 class View(Struct, frozen=True):
-    """One operand as the templates see it.
+    """One operand of a matmul, as the templates see it.
 
     Attributes:
         name: ``a`` or ``b``; ``letter`` is the dimension of its lines, ``m`` or ``n``.
-        along_k: Whether elements of a line along k are adjacent.
-        shared: Whether the blocks of a cluster share its tiles.
-        matrix: The coordinates of its matrix in the tensor map, each after a comma.
-        inner: The distance between chunks of 64 lines in bytes, of a tile that does not lie along k.
-        step: The distance between steps of 16 k in bytes.
+        along_k: Whether the elements of a line along k are adjacent.
+        shared: Whether the blocks of a cluster share the operand's tiles.
+        matrix: The coordinates of the operand's matrix in the tensor map, each after a comma.
+        inner: The distance in bytes between chunks of 64 lines, in a tile that is not contiguous along k.
+        step: The distance in bytes between steps of 16 k.
         sizes, strides, box, base: The tensor map.
-        packing: How to pack it; None if the tensor map describes the tensor itself.
+        packing: How to pack the operand; None if the tensor map describes the tensor itself.
     """
 
     name: str
@@ -169,7 +169,7 @@ def kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -> str:
 
 
 def _many_instructions(program: MatmulProgram) -> bool:
-    """Whether the epilogue is too long to repeat for every sum of a thread, or reads whole tensors."""
+    """Whether an epilogue is too long to repeat for every sum of a thread, or reads whole tensors."""
     chain = program.chain
     for value in (chain.values[k] for k in chain.order):
         if value.op not in _SHORT_OPS or (value.op == "load" and not is_acc(value) and value.access.count > program.n):
@@ -180,7 +180,7 @@ def _many_instructions(program: MatmulProgram) -> bool:
 def _view(
     name: str, operand: Operand, line_stride: int, k_stride: int, program: MatmulProgram, plan: Plan, start: str
 ) -> View:
-    """The view of an operand. ``start``: its first element in the workspace, if it is packed."""
+    """Return the view of an operand. ``start`` is the first element of a packed operand in the workspace."""
     letter, lines = ("m", program.m) if name == "a" else ("n", program.n)
     along_k = k_stride == 1 or line_stride != 1
     length, others = (program.k, lines) if along_k else (lines, program.k)
@@ -241,7 +241,7 @@ def _packing(operand: Operand, length: int, lines: int, along: int, across: int,
 
 
 def _aligned(program: MatmulProgram, *views: View) -> list[str]:
-    """Assert that tensor maps also describe the tensors at other sizes."""
+    """Assert that tensor maps also describe the tensors at sizes other than the searched ones."""
     lines = []
     for view, operand in zip(views, (program.a, program.b), strict=True):
         if view.packing is None:

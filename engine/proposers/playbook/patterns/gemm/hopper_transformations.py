@@ -11,8 +11,8 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_transformations import f
 IDEA = (
     "Multiply with warpgroup instructions (wgmma), which read both operands from shared memory. A producer thread "
     "fills a ring of tiles through tensor maps, and the blocks of a cluster share the tiles of the right operand. "
-    "Blocks stay resident and take tile after tile, so that stores overlap with the next loads. Operands in fp32 are "
-    "split into two bf16 numbers each, and three products restore the precision of fp32."
+    "Blocks stay resident and take tile after tile, so that stores overlap with the next loads. The kernel splits "
+    "each fp32 number into two bf16 numbers, and three products restore the precision of fp32."
 )
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "bm": (64, 128),
@@ -25,7 +25,7 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 
 
 def transformations(program: MatmulProgram, now: Choices) -> list[Transformation]:
-    """Transformations of a kernel with wgmma."""
+    """Return the transformations of a matmul kernel with wgmma."""
     plan, found = resolve(now, program), []
     if plan.products == 3:
         found.append(
@@ -45,8 +45,8 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
             Transformation(
                 "share_right_tiles",
                 "memory",
-                "Neighboring blocks load the same tiles of the right operand from L2. Let two blocks form a cluster: "
-                "each loads half of the common tile and multicasts it to both.",
+                "Neighboring blocks load the same tiles of the right operand from L2. Let two blocks form a cluster, "
+                "in which each block loads half of the common tile and multicasts this half to both.",
                 {"cluster": 2},
                 ("cluster",),
                 gain=1.05,
@@ -71,8 +71,8 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
             Transformation(
                 "narrower_blocks",
                 "parallelism",
-                "The tiles do not divide evenly among the multiprocessors. Halve their width, so that the last tiles "
-                "keep more multiprocessors busy.",
+                "The tiles do not divide evenly among the multiprocessors. Halve the tiles' width, so that the last "
+                "tiles keep more multiprocessors busy.",
                 {"bn": 128, "stages": 6},
                 ("bn", "stages"),
                 gain=1.02,
@@ -99,7 +99,7 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
                 "group_tiles",
                 "memory",
                 "Blocks that run at the same time read tiles of both operands. Number the tiles so that these blocks "
-                "cover a square part of the result, and their operands stay in L2.",
+                "cover a square part of the result, and the operands stay in L2.",
                 {"group": 16},
                 ("group",),
                 gain=1.02,

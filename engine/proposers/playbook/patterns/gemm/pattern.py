@@ -10,7 +10,9 @@ from engine.proposers.playbook.patterns.gemm.program import MatmulProgram, recog
 
 
 class Matmul(Pattern):
-    """``x @ w``, ``torch.matmul``, ``nn.Linear``, transposed or broadcast operands, and a fused epilogue."""
+    """Matmuls like ``x @ w``, ``torch.matmul`` and ``nn.Linear``, with transposed or broadcast operands and a fused
+    epilogue.
+    """
 
     name = "matmul"
     templates = (CppMatmul(), CudaMatmul())

@@ -70,7 +70,7 @@ class MatmulProgram(Program, frozen=True):
 
 
 def batch_text(atoms: Atoms, index: str) -> str:
-    """Return the C expression for the offset that batch ``index`` adds to an address; "" if there is none."""
+    """Return the C expression for the offset that batch ``index`` adds to an address; "" if the offset is 0."""
     terms: list[str] = []
     inner = 1
     for place, (size, step) in reversed(list(enumerate(atoms))):
@@ -90,13 +90,13 @@ def recognize_matmul(spec: ProblemSpec) -> MatmulProgram | None:
     graph = graph_of(spec)
     products = calls(graph, PRODUCTS)
     if len(products) != 1:
-        raise Unsupported(f"it has {len(products)} matrix products, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(products)} matrix products, and the playbook fuses only one")
     node = products[0]
     nodes = {each.name: each for each in graph}
     (a, left), (b, right) = (_operand(spec, node.args[side]["ref"], nodes) for side in (0, 1))
     inner = left.shape[-1]
     if inner == 0:
-        raise Unsupported("the inner dimension of its product is 0")
+        raise Unsupported("the inner dimension of the matrix product is 0")
     m, n = left.shape[-2], 1 if node.target == "aten.mv.default" else right.shape[-1]
     batch = max(left.shape[:-2] + right.shape[:-2], key=lambda size: isinstance(size, Size), default=1)
     shape = (m,) if node.target == "aten.mv.default" else (batch, m, n)[-len(node.shape or ()) :]
@@ -107,7 +107,10 @@ def recognize_matmul(spec: ProblemSpec) -> MatmulProgram | None:
 def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[Operand, Layout]:
     layout = layout_of(name, nodes)
     if layout is None:
-        raise Unsupported(f"an operand of its product is computed (by {_origin(name, nodes)}) rather than an input")
+        raise Unsupported(
+            f"the model computes an operand of its matrix product (by {_origin(name, nodes)}) instead of taking it as "
+            "an input"
+        )
     tensor = next((one for one in spec.tensors if one.name == layout.tensor), None)
     if tensor is None or tensor.dtype not in FLOATS:
         held = "a number" if tensor is None else tensor.dtype
@@ -123,7 +126,7 @@ def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple
 
 
 def _origin(name: str, nodes: dict[str, GraphNode]) -> str:
-    """Return the operator that computes ``name``, ignoring views."""
+    """Return the operator that computes node ``name``, ignoring views."""
     node = nodes[name]
     while node.args and isinstance(node.args[0], dict) and "view" in node.target + node.name:
         node = nodes[node.args[0]["ref"]]

@@ -14,9 +14,9 @@ from engine.proposers.playbook.patterns.grid_conv.program import as_grid_conv
 from engine.proposers.playbook.transformations import cpp as shared
 
 _ROWS = 8
-"""Filters of a first tile: most problems have a multiple of 8 filters, and 16 sums fit the vector registers."""
+"""Filters per tile of the first kernel. Most problems have a multiple of 8 filters, and 16 sums fit in registers."""
 _MOST_TAPS = 4096
-"""The most taps of a kernel, which its source lists."""
+"""Maximum number of taps of a kernel, because the source lists all taps."""
 
 
 class CppGridConv(Template):
@@ -29,18 +29,18 @@ class CppGridConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_grid_conv(program)
         if conv.dtype != "float32":
-            return f"its convolution is in {conv.dtype}, but C++ kernels support only float32"
+            return f"the model's convolution is in {conv.dtype}, but C++ kernels support only float32"
         depth, height, width = conv.kernel
         if depth * height * width > _MOST_TAPS:
-            return f"its filters have more than {_MOST_TAPS} taps"
+            return f"the convolution's filters have more than {_MOST_TAPS} taps"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_grid_conv(program)
         text = (
             "Copy each channel to a line of positions with zeros between its rows, so that every tap is a constant "
-            "distance on that line. Keep a tile of filters by positions in vector registers, and read all taps "
-            "in place."
+            "distance on this line. Keep a tile of filters by positions in vector registers, and read all taps in "
+            "place."
         )
         plain = GridConvOptions(rows=min(_ROWS, conv.group_filters))
         shared_lines = GridConvOptions(rows=min(_ROWS, conv.group_filters), parallel=device.cores > 1)

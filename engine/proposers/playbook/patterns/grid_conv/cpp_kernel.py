@@ -19,11 +19,11 @@ from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
 
 
 class GridConvOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The choices for a kernel.
+    """The choices for a grid-convolution kernel.
 
     Attributes:
-        rows: Filters of a tile in registers.
-        vecs: Vectors of ``lanes`` positions of that tile.
+        rows: Filters per tile in registers.
+        vecs: Vectors of ``lanes`` positions per tile.
         blocks: Tiles along the positions that one task computes.
     """
 
@@ -67,7 +67,7 @@ def grid_kernel(conv: GridConvProgram, options: GridConvOptions, spec: ProblemSp
 
 
 def _taps(grid: Grid, kernel: Triple, phase: tuple[tuple[Tap, ...], ...]) -> list[tuple[int, int, int]]:
-    """Return the taps of a phase: the place of the weight, the residue, and the distance."""
+    """Return the taps of a phase: the weight's position, the residue, and the distance."""
     _, height, width = (len(axis.residues) for axis in grid.axes)
     return [
         (

@@ -25,14 +25,14 @@ class CudaGridConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_grid_conv(program)
         if conv.plane >= 2**30 or max(conv.image) >= 2**30 or conv.chain.numel >= 2**38:
-            return "its images are too large for the kernels' index types"
+            return "the convolution's images are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv, arch = as_grid_conv(program), compute_capability(device.arch)
         direct = Recipe(self.name, {"structure": "direct", "math": "precise", "arch": arch})
         found = [
-            Start("direct", "Give each output a thread that walks over its taps in global memory.", direct),
+            Start("direct", "Give each output a thread that sums the output's taps from global memory.", direct),
         ]
         if cuda_plan.refusal(conv, arch) is None:
             wgmma = arch == 90
@@ -61,9 +61,9 @@ class CudaGridConv(Template):
                 Transformation(
                     "fp16_tensor_cores",
                     "precision",
-                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. A third of the "
-                    "products and half the traffic. The relative error rises to about 1e-3, and numbers above 65504 "
-                    "become infinite.",
+                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. Rounding "
+                    "takes a third of the products and half the traffic. The relative error rises to about 1e-3, and "
+                    "numbers above 65504 become infinite.",
                     {"arithmetic": "fp16"},
                     _OPENED,
                     gain=2.0,
@@ -97,7 +97,7 @@ class CudaGridConv(Template):
 
 
 def _plan(conv: GridConvProgram, recipe: Recipe) -> GridPlan | None:
-    """The plan of a kernel on tensor cores; None for a thread per output."""
+    """Return the plan of a kernel on tensor cores, or None for a kernel with a thread per output."""
     if recipe.choices["structure"] != cuda_plan.STRUCTURE:
         return None
     if cuda_plan.refusal(conv, int(recipe.choices["arch"])) is not None:
@@ -107,8 +107,8 @@ def _plan(conv: GridConvProgram, recipe: Recipe) -> GridPlan | None:
 
 def _text(conv: GridConvProgram) -> str:
     text = (
-        "Write the input once as 16-byte octets of channels on a line of positions, with zeros between rows. Every tap "
-        "is then a constant distance on that line, so tensor cores multiply shifted tiles without bounds checks."
+        "Write the input once as 16-byte octets of channels on a line of positions, with zeros between rows. Every "
+        "tap is then a constant distance on this line, so tensor cores multiply shifted tiles without bounds checks."
     )
     if conv.transposed and max(conv.stride) > 1:
         text += " Split the outputs by their remainder modulo the stride: each phase is a dense convolution."

@@ -22,12 +22,12 @@ _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 def grid_kernel(conv: GridConvProgram, plan: GridPlan, spec: ProblemSpec, fast: bool) -> str:
-    """The kernel source, on tensor cores."""
+    """Return the source of a kernel on tensor cores."""
     return _rendered("grid_conv.cu.j2", conv, spec, fast, ("workspace", "stream"), plan=plan)
 
 
 def direct_kernel(conv: GridConvProgram, spec: ProblemSpec, fast: bool) -> str:
-    """The source of a kernel with a thread per output."""
+    """Return the source of a kernel with a thread per output."""
     dtypes = dtypes_of(spec)
     used = {conv.dtype, *(dtypes[name] for name in pointers([conv.chain]))}
     headers = sorted(_HEADERS[dtype] for dtype in used if dtype in _HEADERS)

@@ -13,21 +13,21 @@ from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
 
 STRUCTURE = "grid"
 PIECES = 8
-"""Pieces of 16 bytes in a line of a tile in shared memory, which a swizzle of 128 bytes covers."""
+"""Number of 16-byte pieces in a tile's line in shared memory, which a swizzle of 128 bytes covers."""
 _OCTET = 8
 _MOST_OCTETS = 12000
-"""The most octets of a sum; their distances lie in shared memory."""
+"""Maximum number of octets of a sum, because shared memory holds their distances."""
 _STATIC_BYTES = 1024
 _MOST_SPAN = 4
-"""The largest share of a tile of the image, as its reciprocal, that taps along x may add to it."""
+"""Taps along x may enlarge a tile of the image by at most the reciprocal of this number."""
 _LEAST_BLOCKS = 1024
-"""Blocks of a kernel, before a block computes several tiles: enough for a few rounds on all multiprocessors."""
+"""Minimum number of blocks before a block computes several tiles, enough for a few waves on all multiprocessors."""
 _OTHER_REGISTERS = 80
-"""Registers of a thread besides its sums."""
+"""Registers of a thread other than its sums."""
 
 
 class GridPlan(Struct, frozen=True):
-    """The sizes of a kernel. ``grid_conv.cu.j2`` says what they mean."""
+    """The sizes of a kernel on tensor cores, which ``grid_conv.cu.j2`` explains."""
 
     grid: Grid
     type: str
@@ -63,7 +63,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def per_chunk(self) -> int:
-        """Octets of a sum in a line of a tile."""
+        """Number of octets of a sum in a line of a tile."""
         return PIECES // self.parts
 
     @property
@@ -72,7 +72,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def first_steps(self) -> tuple[int, ...]:
-        """For each phase, the steps of all phases before it; then the steps of all phases."""
+        """For each phase, the number of steps before it; then the total number of steps."""
         found = [0]
         for many in self.steps:
             found.append(found[-1] + many)
@@ -84,7 +84,7 @@ class GridPlan(Struct, frozen=True):
 
 
 def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
-    """The choices of the first kernel with this structure."""
+    """Return the choices of the first kernel on tensor cores."""
     lines = _lines(conv.group_filters, 128 if wgmma else 64)
     return {
         "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3",
@@ -94,32 +94,32 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
 
 
 def refusal(conv: GridConvProgram, arch: int) -> str | None:
-    """Why the structure does not support ``conv`` on the device, or None."""
+    """Return why the kernel on tensor cores does not support ``conv`` on the device, or None."""
     if arch < 80:
-        return "its device has no tensor cores for bf16"
+        return "the device has no tensor cores for bf16"
     grid = grid_of(conv)
     octets = _octets(conv, grid)
     if octets[1] > _MOST_OCTETS:
         return f"a sum has more than {8 * _MOST_OCTETS} terms"
     if grid.residues * conv.groups * octets[0] * (grid.positions + 4 * sum(grid.reach)) >= 2**30:
-        return "its images are too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     return None
 
 
 def _octets(conv: GridConvProgram, grid: Grid) -> tuple[int, int]:
-    """Return the octets of a position's channels, and an upper bound of the octets of a sum."""
+    """Return the octets of a position's channels, and an upper bound on the octets of a sum."""
     channels = -(-conv.group_channels // _OCTET)
     return channels, channels * prod(max(map(len, axis.phases)) for axis in grid.axes)
 
 
 def _lines(filters: int, most: int) -> int:
-    """Filters of a tile: as even as possible, in multiples of 16."""
+    """Return the number of filters per tile: a multiple of 16 that divides the filters most evenly."""
     even = -(-filters // -(-filters // most))
     return -(-even // 16) * 16
 
 
 def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
-    """The plan for ``choices``, with every knob clamped to a legal value."""
+    """Return the plan for ``choices``, with every knob clamped to a legal value."""
     arch = int(choices["arch"])
     grid = grid_of(conv)
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
@@ -213,7 +213,7 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
 
 
 def _folded(taps: tuple[Tap, ...], fold: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return taps in sets of ``fold``: the shift and residue of the first, and the weights of all."""
+    """Return taps in groups of ``fold``: the shift and residue of the first tap, and the weights of all taps."""
     return tuple(
         (group[0].shift, group[0].residue, tuple(tap.at for tap in group))
         for group in (taps[first : first + fold] for first in range(0, len(taps), fold))

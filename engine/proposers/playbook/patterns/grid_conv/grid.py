@@ -1,12 +1,12 @@
 """The grid on which a convolution is a sum of products of shifted rows.
 
 Along each dimension, the outputs split into **phases**. Output ``step * q + phase`` sums taps of the input at grid
-positions ``q + shift``. A forward convolution has one phase, and splits the input into residues instead: grid position
-``a`` of residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase for each
+positions ``q + shift``. A forward convolution has one phase, and splits the input into residues. Grid position ``a`` of
+residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase for each
 remainder of the output position.
 
-All images lie on one line of positions. A row's ``pitch`` leaves so many zeros behind its elements that every shift
-reads either an element or a zero, from the row itself or from its neighbor. A tap is therefore one constant distance.
+All images lie on one line of positions. A row's ``pitch`` includes enough zeros after the elements that no shift reads
+an element of another row. A tap is therefore one constant distance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
 
 
 class Tap(Struct, frozen=True):
-    """Weight ``at`` of a kernel's row, which reads grid position ``q + shift`` of ``residue``."""
+    """A tap: weight ``at`` of a filter's row, which reads grid position ``q + shift`` of ``residue``."""
 
     at: int
     residue: int
@@ -31,12 +31,12 @@ class Axis(Struct, frozen=True):
 
     Attributes:
         phases: The taps of each phase, by ascending shift if there is one residue.
-        outputs: Outputs of each phase.
+        outputs: Number of outputs of each phase.
         output_step: The distance between the outputs of a phase.
-        residues: The residues of the input that a tap reads.
+        residues: The residues of the input that taps read.
         input_step: The distance between input elements of a residue.
-        extent: Grid positions that hold elements, at most.
-        pitch: Grid positions of a row.
+        extent: Maximum number of grid positions that hold elements.
+        pitch: Number of grid positions per row, with the zeros.
         spacing: The distance between the taps of a phase, if there is one residue.
     """
 
@@ -58,7 +58,7 @@ class Grid(Struct, frozen=True):
 
     @property
     def volume(self) -> int:
-        """Positions of an image."""
+        """Number of positions per image."""
         return prod(axis.pitch for axis in self.axes)
 
     @property
@@ -74,12 +74,12 @@ class Grid(Struct, frozen=True):
         return prod(len(axis.residues) for axis in self.axes)
 
     def distance(self, shifts: tuple[int, int, int]) -> int:
-        """Return the distance in positions that three shifts amount to."""
+        """Return the distance, in positions, of three shifts together."""
         return (shifts[0] * self.axes[1].pitch + shifts[1]) * self.axes[2].pitch + shifts[2]
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The largest distances before and after a position that a tap reads."""
+        """The largest distances, before and after a position, at which a tap reads."""
         ends = [([tap.shift for taps in axis.phases for tap in taps] or [0]) for axis in self.axes]
         before = self.distance((min(ends[0]), min(ends[1]), min(ends[2])))
         after = self.distance((max(ends[0]), max(ends[1]), max(ends[2])))

@@ -10,8 +10,8 @@ from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
 
 
 class GridConv(Pattern):
-    """``nn.Conv3d`` and ``nn.ConvTranspose1d`` to ``nn.ConvTranspose3d``, with any stride, padding, dilation and
-    groups, and elementwise operators after it.
+    """Convolutions like ``nn.Conv3d`` and ``nn.ConvTranspose1d`` to ``nn.ConvTranspose3d``, with any stride, padding,
+    dilation and groups, and an elementwise epilogue.
     """
 
     name = "grid_conv"

@@ -13,7 +13,7 @@ from engine.proposers.playbook.patterns.conv.program import CONVOLUTION, operand
 MOST_DIMENSIONS = 3
 
 Triple = tuple[int, int, int]
-"""One number per dimension, ordered depth, height, width. Dimensions that a problem lacks have size 1."""
+"""One number per dimension, ordered depth, height, width. Missing dimensions have size 1."""
 
 
 class GridConvProgram(Program, frozen=True):
@@ -52,7 +52,7 @@ class GridConvProgram(Program, frozen=True):
 
     @property
     def plane(self) -> int:
-        """Number of outputs of a filter in one image."""
+        """Number of outputs per filter and image."""
         return prod(self.size)
 
     @property
@@ -68,13 +68,13 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
     graph = graph_of(spec)
     found = calls(graph, CONVOLUTION)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} convolutions, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} convolutions, and the playbook fuses only one")
     node = found[0]
     nodes = {each.name: each for each in graph}
     shape = node.shape or ()
     rank = len(shape) - 2
     if rank > MOST_DIMENSIONS:
-        raise Unsupported(f"its convolution has {rank} spatial dimensions; the playbook supports up to three")
+        raise Unsupported(f"the model's convolution has {rank} spatial dimensions; the playbook supports up to three")
     x, w, dtype = operands_of(spec, node, nodes)
     known = [x.stride(dim) or 0 for dim in range(len(x.dims))]
     return GridConvProgram(
@@ -104,7 +104,7 @@ def as_grid_conv(program: Program) -> GridConvProgram:
 
 
 def _triple(values: tuple[int, ...] | list[int], neutral: int, rank: int = 0) -> Triple:
-    """Return one number per dimension. A single number of ATen stands for all ``rank`` dimensions."""
+    """Return one number per dimension. ATen may give a single number for all ``rank`` dimensions."""
     given = [int(value) for value in values]
     if len(given) == 1 and rank > 1:
         given *= rank

@@ -1,4 +1,4 @@
-"""Cut a part out of a graph, as a problem of its own."""
+"""Cut a part out of a graph as a separate problem."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from engine.proposers.playbook.patterns.groups.plan import ALIGNMENT, Group, Sou
 
 
 def cut(graph: Graph, members: Collection[str], done: Collection[str], results: Iterable[str] = ()) -> Group:
-    """Return the group of ``members``, which may read the tensors ``done``.
+    """Return the group of the nodes ``members``, which may read the tensors ``done``.
 
     Args:
-        results: The nodes to return. By default, what later groups and the problem's outputs need.
+        results: The nodes to return. By default, the nodes that later groups and the problem's outputs need.
     """
     wanted = tuple(results) or tuple(
         name
@@ -28,9 +28,9 @@ def cut(graph: Graph, members: Collection[str], done: Collection[str], results: 
 
 
 def needs_copy(graph: Graph, name: str, done: Collection[str]) -> str | None:
-    """Return the view behind ``name`` whose elements a group of its own has to copy, if any.
+    """Return the view behind ``name`` that a separate group must copy, if any.
 
-    The views after it keep the order of its elements, unless ``name`` needs several copies.
+    Later views keep the order of the copied elements, unless ``name`` needs several copies.
     """
     base = graph.base(name, done)
     if base not in done or name in done or is_constant(graph.nodes[base]):
@@ -76,11 +76,11 @@ class _Cut:
     def _output(self, place: int, name: str) -> TensorSpec:
         node = self.graph.nodes[name]
         if node.shape is None or node.dtype not in DTYPE_BYTES:
-            raise Unsupported(f"it passes {node.dtype or 'several tensors'} between groups")
+            raise Unsupported(f"the model passes {node.dtype or 'several tensors'} from one group to another")
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:
-        """Give ``name`` a node in the group."""
+        """Add a node for ``name`` to the group."""
         if name in self.names:
             return
         graph, node = self.graph, self.graph.nodes[name]
@@ -95,7 +95,7 @@ class _Cut:
                     self.names[name] = self._placeholder(Source(base, offset), node)
                     return
             elif not is_constant(graph.nodes[base]) and base not in self.members:
-                raise Unsupported(f"it needs {base} before it exists")
+                raise Unsupported(f"a group needs {base} before it exists")
         self._copy(name)
 
     def _copy(self, name: str) -> None:

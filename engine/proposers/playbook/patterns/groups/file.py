@@ -1,4 +1,4 @@
-"""Write the kernels of all groups into one file, with an entry that launches them in order."""
+"""Write the kernels of all groups into one file, with a ``launch`` function that launches the kernels in order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def program_file(plan: Plan, sources: Sequence[str], spec: ProblemSpec, language
 
 
 def _used(spec: ProblemSpec, body: str) -> list[str]:
-    """Return the header's constants that ``body`` mentions. A namespace warns about the others."""
+    """Return the header's constants that ``body`` mentions, because the compiler warns about unused ones."""
     words = set(_WORD.findall(body))
     lines = [line for tensor in spec.tensors for line in size_constants(tensor)]
     return [line for line in lines if not words.isdisjoint(_WORD.findall(line.partition("=")[0]))]

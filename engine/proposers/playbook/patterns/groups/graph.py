@@ -1,4 +1,4 @@
-"""The graph of a problem as the partition reads it: only what the outputs need, with views apart from computation."""
+"""A problem's graph for partitioning: only the nodes that the outputs need, with views separate from computation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engine.proposers.playbook.patterns.groups.rewrites import references_of, si
 COPY = "aten.copy_.default"
 NORM = "aten.native_batch_norm.default"
 OUTPUT = "output"
-"""The name under which the problem's outputs count as a consumer."""
+"""The name of the consumer that represents the problem's outputs."""
 
 
 class Graph:
-    """The nodes that the outputs and the buffers need.
+    """The nodes that a problem's outputs and buffers need.
 
     A **view** is a node without computation, and a **constant** is a tensor of one number. Every group that needs a
-    view or a constant contains a copy of it. All other calls are **steps**, of which each belongs to one group.
-    ``writes`` maps buffers to the values that they hold afterward, except statistics and counters of batch norms.
+    view or a constant contains a copy. All other calls are **steps**. Each step belongs to one group. ``writes`` maps
+    buffers to their final values, except the statistics and counters of batch norms.
     """
 
     def __init__(self, spec: ProblemSpec) -> None:
@@ -49,7 +49,7 @@ class Graph:
             self.consumers.setdefault(self.base(name), set()).add(OUTPUT)
 
     def tensor(self, name: str) -> TensorSpec | None:
-        """Return the problem's tensor behind placeholder ``name``; None for a computed node."""
+        """Return the problem's tensor behind the placeholder ``name``; None for a computed node."""
         return self._tensors.get(self.nodes[name].target) if self.nodes[name].op == "placeholder" else None
 
     def is_view(self, name: str) -> bool:
@@ -57,7 +57,9 @@ class Graph:
         return node.op == "call" and node.target in VIEW_TARGETS and bool(node.args) and isinstance(node.args[0], dict)
 
     def base(self, name: str, stop: Iterable[str] = ()) -> str:
-        """Return the tensor that ``name`` views, directly or through other views. Nodes in ``stop`` count as bases."""
+        """Return the tensor that ``name`` views, directly or through other views. Nodes in ``stop`` count as tensors,
+        not as views.
+        """
         while name not in stop and self.is_view(name):
             name = self.nodes[name].args[0]["ref"]
         return name
@@ -71,13 +73,13 @@ class Graph:
         return found[::-1]
 
     def bases(self, name: str, stop: Iterable[str] = ()) -> set[str]:
-        """Return the tensors that step ``name`` and its unit need from others, without constants."""
+        """Return the tensors that step ``name`` and its unit need from other steps, without constants."""
         own = self.unit(name)
         found = {self.base(ref, stop) for one in own for ref in references_of(self.nodes[one])}
         return {one for one in found if one not in own and not is_constant(self.nodes[one])}
 
     def unit(self, name: str) -> frozenset[str]:
-        """Return step ``name`` with the nodes that belong to it: ``getitem`` nodes and a counter of batches."""
+        """Return step ``name`` with its dependent nodes: ``getitem`` nodes and a counter of batches."""
         return self._units.get(name, frozenset({name}))
 
     def layout(self, name: str, base: str) -> Layout | None:
@@ -92,7 +94,9 @@ class Graph:
             return None
 
     def offset(self, name: str, base: str) -> int | None:
-        """Return where in the contiguous ``base`` the elements of ``name`` begin; None if they are not contiguous."""
+        """Return the offset of ``name`` in the contiguous ``base``; None if the elements of ``name`` are not
+        contiguous.
+        """
         layout, shape = self.layout(name, base), self.nodes[name].shape
         if layout is None or shape is None or layout.dims != contiguous(base, shape).dims:
             return None
@@ -109,14 +113,14 @@ class Graph:
             if counters and self.nodes[name].target == NORM and self.nodes[name].args[5]:
                 units.setdefault(name, {name}).update(counters.pop(0))
         if counters:
-            raise Unsupported("it counts its calls in one of its buffers")
+            raise Unsupported("the model counts its calls in one of its buffers")
         found = {name: frozenset(unit) for name, unit in units.items()}
         inner = {one for name, unit in found.items() for one in unit if one != name}
         self.steps = tuple(name for name in self.steps if name not in inner and self.nodes[name].target != COPY)
         return found
 
     def _counters(self) -> list[set[str]]:
-        """Return the nodes that count batches, a set per buffer, in the order in which the model counts."""
+        """Return the nodes that count batches, one set per buffer, in the model's order."""
         found = []
         for node in self.nodes.values():
             if node.target == COPY:
@@ -126,7 +130,7 @@ class Graph:
                 else:
                     self.writes[buffer.name] = value.name
         if any(self.base(value) in self.writes for value in self.writes.values()):
-            raise Unsupported("it writes one of its buffers to another")
+            raise Unsupported("the model copies one of its buffers to another")
         return [names for _, names in sorted(found, key=lambda one: one[0])]
 
 

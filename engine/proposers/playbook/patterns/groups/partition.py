@@ -16,26 +16,28 @@ from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, St
 from engine.proposers.playbook.patterns.groups.rewrites import references_of
 
 MAX_STEPS = 1500
-"""Maximum number of computing operators. A longer graph is a recurrence that was unrolled."""
+"""Maximum number of computing operators in a graph. A longer graph is an unrolled recurrence."""
 MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
-"""How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
-five between its products."""
+"""How many operators a group may add before a pattern must recognize the group again. Attention in primitives needs
+about five between its products.
+"""
 MAX_MEMBERS = 60
 MAX_TRIES = 36
-"""How many sets of one or two operands to copy before all are copied. Eight operands have 36; a concatenation may have
-hundreds of operands, and each try takes about 10 ms."""
+"""How many sets of one or two operands to try to copy before copying all operands. Eight operands have 36 such sets. A
+concatenation may have hundreds of operands, and each try takes about 10 ms.
+"""
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
-"""Operators of which no pattern takes more than two."""
+"""Compute-heavy operators. No pattern supports more than two of them."""
 FLOPS_PER_BYTE = 20.0
-"""Operations that take as long as the transfer of a byte, between fp32 arithmetic and tensor cores on current GPUs."""
+"""Number of operations that take as long as the transfer of a byte: between fp32 and tensor cores on current GPUs."""
 
 Recognized = tuple[str, Program, Template]
 
 
 def partition(spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> Plan:
-    """Return the plan for ``spec``. Raises ``Unsupported`` if any part of the graph belongs to no pattern."""
+    """Return the plan for ``spec``. Raises ``Unsupported`` if no pattern recognizes a part of the graph."""
     found = _partition(msgspec.json.encode(spec), language, patterns)
     if isinstance(found, str):
         raise Unsupported(found)
@@ -44,7 +46,7 @@ def partition(spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ..
 
 @lru_cache(maxsize=64)
 def _partition(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Plan | str:
-    """Return the plan for an encoded problem, or the reason why there is none."""
+    """Return the plan for an encoded problem, or the reason why the problem has no plan."""
     try:
         return _Partition(msgspec.json.decode(encoded, type=ProblemSpec), language, patterns).plan()
     except Unsupported as unsupported:
@@ -53,7 +55,9 @@ def _partition(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
 
 @lru_cache(maxsize=4096)
 def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Recognized | str:
-    """Return the pattern, program and template for an encoded group, or the reason why no pattern takes it."""
+    """Return the pattern, program and template for an encoded group, or the reason why no pattern supports the
+    group.
+    """
     spec = msgspec.json.decode(encoded, type=ProblemSpec)
     reasons = []
     for pattern in patterns:
@@ -71,7 +75,7 @@ def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
             reasons.append(str(refusal))
     # A pattern that knows the operators gives a better reason than one that lacks them.
     specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
-    return next(specific, reasons[0] if reasons else "no pattern matches it")
+    return next(specific, reasons[0] if reasons else "no pattern matches this part of the problem")
 
 
 class _Partition:
@@ -82,7 +86,7 @@ class _Partition:
         self.kinds: dict[bytes, Kind] = {}
         self.steps: list[Step] = []
         if len(self.graph.steps) > MAX_STEPS:
-            raise Unsupported(f"its graph has more than {MAX_STEPS} operators")
+            raise Unsupported(f"the problem's graph has more than {MAX_STEPS} operators")
 
     def plan(self) -> Plan:
         waiting = dict.fromkeys(self.graph.steps)
@@ -99,13 +103,15 @@ class _Partition:
         for buffer, name in self.graph.writes.items():
             self._copy_to(bound[buffer], name, bound)
         if len(self.kinds) > MAX_KINDS:
-            raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
+            raise Unsupported(
+                f"the problem needs {len(self.kinds)} different kernels, and a kernel file holds at most {MAX_KINDS}"
+            )
         sizes = {result: self._bytes(result) for step in self.steps for result in step.results if result not in bound}
         offsets, tensor_bytes = place(self.steps, sizes)
         return Plan(tuple(self.kinds.values()), tuple(self.steps), bound, offsets, tensor_bytes)
 
     def _return(self, output: str, name: str, bound: dict[str, str]) -> None:
-        """Let a group write node ``name`` to ``output``, or copy it."""
+        """Make the group of node ``name`` write to ``output``, or add a group that copies the node."""
         base = self.graph.base(name, self.done)
         if base in self.done and base not in bound and self.graph.offset(name, base) == 0 and self._whole(name, base):
             bound[base] = output
@@ -166,7 +172,7 @@ class _Partition:
         return None
 
     def _ready(self, members: frozenset[str], waiting: Container[str]) -> Iterator[str]:
-        """Yield the steps that need a result of ``members`` and otherwise only what exists."""
+        """Yield the steps that need a result of ``members`` and otherwise only existing tensors."""
         if len(members) > MAX_MEMBERS:
             return
         users = {name for one in members for name in self.graph.consumers.get(one, ()) if name in waiting}
@@ -179,13 +185,13 @@ class _Partition:
         return sum(self.graph.nodes[name].target in HEAVY for name in members)
 
     def _try(self, members: frozenset[str], done: Set[str] | None = None) -> tuple[Group | None, str]:
-        """Return the group of ``members`` if a pattern recognizes it, and otherwise the reason.
+        """Return the group of ``members`` if a pattern recognizes the group, otherwise the reason.
 
         Args:
-            done: The tensors that exist. By default, those that steps have computed.
+            done: The tensors that exist. By default, the tensors that steps have computed.
         """
         if self._heavy(members) > 2:
-            return None, "it has more than two products"
+            return None, "the group has more than two matrix products"
         try:
             group = cut(self.graph, members, self.done if done is None else done)
         except Unsupported as unsupported:
@@ -194,7 +200,7 @@ class _Partition:
         return (None, self._named(found, group)) if isinstance(found, str) else (group, "")
 
     def _named(self, reason: str, group: Group) -> str:
-        """Return ``reason`` with the problem's names of tensors."""
+        """Return ``reason`` with the problem's tensor names instead of the group's."""
         tensors = (*group.spec.inputs, *group.spec.weights)
         for tensor, source in zip(tensors, group.sources, strict=True):
             own = self.graph.tensor(source.node)
@@ -202,7 +208,9 @@ class _Partition:
         return reason
 
     def _copy_operands(self, members: frozenset[str]) -> None:
-        """Copy up to two operands of ``members`` if a pattern then recognizes it, or all that are not in order."""
+        """Copy up to two operands of ``members`` if a pattern then recognizes the group, otherwise all operands out of
+        order.
+        """
         refs = dict.fromkeys(
             ref
             for member in sorted(members, key=self.graph.order.__getitem__)
@@ -220,7 +228,7 @@ class _Partition:
         self._copy(dict.fromkeys(view for ref in given for view in copies[ref]))
 
     def _views_to_copy(self, name: str) -> list[str]:
-        """Return the views to copy, in order, so that the elements of ``name`` are in order."""
+        """Return the views to copy, in sequence, that put the elements of ``name`` in memory order."""
         found: list[str] = []
         while (view := needs_copy(self.graph, name, self.done.union(found))) is not None:
             found.append(view)
@@ -234,7 +242,7 @@ class _Partition:
                 self.done.add(view)
 
     def _add(self, group: Group) -> None:
-        """Add a step for ``group``. Raises ``Unsupported`` if no pattern recognizes it."""
+        """Add a step for ``group``. Raises ``Unsupported`` if no pattern recognizes the group."""
         encoded = msgspec.json.encode(group.spec)
         found = _recognize(encoded, self.language, self.patterns)
         if isinstance(found, str):
@@ -246,7 +254,7 @@ class _Partition:
 
 
 def _cost(spec: ProblemSpec) -> float:
-    """Return the memory traffic of a group, plus its products' operations as bytes that take equally long."""
+    """Return a group's memory traffic in bytes, plus the bytes that take as long as its products' operations."""
     shapes = {node.name: node.shape or () for node in spec.graph or ()}
     flops = 0.0
     for node in spec.graph or ():

@@ -10,7 +10,7 @@ from engine.proposers.playbook.patterns.groups.template import Groups, GroupsPro
 
 
 class Grouped(Pattern):
-    """Several products or convolutions in a row, their reductions, norms over a batch, whole networks."""
+    """Problems with several products or convolutions, their reductions, norms over a batch, or whole networks."""
 
     name = "groups"
 

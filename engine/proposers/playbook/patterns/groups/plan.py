@@ -1,4 +1,4 @@
-"""A plan: the groups of a problem, the kernel of each, and the tensors between them."""
+"""A plan: the groups of a problem, each group's kernel, and the tensors between groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Program, Template
 
 ALIGNMENT = 256
-"""Alignment of tensors in the workspace in bytes, the same as that of the judge's buffers."""
+"""Alignment of tensors in the workspace in bytes, the same as in the judge's buffers."""
 
 
 class Source(Struct, frozen=True):
@@ -21,9 +21,9 @@ class Source(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A part of the graph as a problem of its own, with canonical names, so that equal parts are equal.
+    """A part of the graph as a separate problem, with canonical names, so that equal parts compare equal.
 
-    ``sources`` and ``results`` list the nodes behind the arguments of ``launch``, in their order.
+    ``sources`` and ``results`` list the nodes behind the arguments of ``launch``, in order.
     """
 
     spec: ProblemSpec
@@ -36,7 +36,7 @@ class Kind(Struct, frozen=True):
 
     Attributes:
         times: How many groups the kernel computes.
-        cost: The memory traffic and the arithmetic of all those groups together, in bytes that take equally long.
+        cost: The memory traffic of these groups in bytes, plus the bytes that take as long as their arithmetic.
     """
 
     spec: ProblemSpec
@@ -56,7 +56,9 @@ class Step(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All steps in order. ``bound`` maps nodes to the problem's tensors, ``offsets`` other nodes to the workspace."""
+    """All steps of a problem, in order. ``bound`` maps nodes to the problem's tensors, ``offsets`` other nodes to the
+    workspace.
+    """
 
     kinds: tuple[Kind, ...]
     steps: tuple[Step, ...]
@@ -66,18 +68,18 @@ class Plan(Struct, frozen=True):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Return each kind's share of the whole cost."""
+        """Return each kernel's share of the total cost."""
         total = sum(kind.cost for kind in self.kinds) or 1.0
         return tuple(kind.cost / total for kind in self.kinds)
 
 
 def place(steps: Sequence[Step], sizes: dict[str, int]) -> tuple[dict[str, int], int]:
-    """Return the offset of each tensor in the workspace, and the size of all of them in bytes.
+    """Return each tensor's offset in the workspace, and the workspace's total size, both in bytes.
 
     Args:
-        sizes: The size of each tensor that the workspace holds, in bytes.
+        sizes: The size in bytes of each tensor in the workspace.
 
-    Tensors share memory if no step needs both.
+    Two tensors share memory if no step needs both.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Rewrite a graph in fewer operators, so that fewer patterns have to know them."""
+"""Rewrite a graph with fewer kinds of operators, so that patterns need not support every kind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OF_ONE = frozenset(
     f"aten.{name}"
     for name in ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "prod.dim_int", "logsumexp.default")
 )
-"""Reductions of one element that yield this element."""
+"""Reductions that return the element if they reduce only one."""
 _KEEP_SCORES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "_unsafe_view.default", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar")
 )
-"""Operators between a product and the softmax of its scores, if all other operands are numbers."""
+"""Operators that may stand between a product and its softmax, if all other operands are numbers."""
 _SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default", _UNBIND})
 
 
@@ -33,7 +33,9 @@ def references_of(node: GraphNode) -> Iterator[str]:
 
 
 def simplified(graph: list[GraphNode]) -> list[GraphNode]:
-    """Return ``graph`` with fewer operators: moves of elements become slices and concatenations."""
+    """Return ``graph`` with fewer kinds of operators: slices and concatenations replace operators that move
+    elements.
+    """
     nodes = {node.name: node for node in graph}
     found: list[GraphNode] = []
     for node in graph:
@@ -71,9 +73,9 @@ def _same_size(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
 
 
 def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
-    """Return an elementwise operator, after views that expand operands over a dimension between two others.
+    """Return an elementwise operator after views that expand some operands over a middle dimension.
 
-    A kernel can't index such an operand. A group of its own can copy a view.
+    A kernel can't index such an operand, but a separate group can copy the view.
     """
     wide = node.shape
     given = [nodes[arg["ref"]] if isinstance(arg, dict) and "ref" in arg else None for arg in node.args]
@@ -186,7 +188,7 @@ def _pad(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
 
 
 def _copy(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
-    """Return what ``aten.copy`` yields: its second operand, expanded to the shape of the first."""
+    """Return the result of ``aten.copy``: the second operand, expanded to the shape of the first."""
     if nodes[node.args[1]["ref"]].dtype != node.dtype:
         return [node]
     return [replace(node, target="aten.expand.default", args=(node.args[1], list(node.shape or ())), kwargs={})]

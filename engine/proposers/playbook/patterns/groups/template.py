@@ -21,21 +21,23 @@ from engine.proposers.playbook.patterns.groups.file import program_file
 from engine.proposers.playbook.patterns.groups.plan import Kind, Plan
 
 MAX_TUNED = 8
-"""How many kernels of a file transformations change: those with the largest share of the cost."""
+"""How many kernels of a file transformations may change. The kernels with the largest shares of the cost come first."""
 _PROMISING = 1.1
-"""The smallest expected gain of a transformation that a first kernel already applies."""
+"""The smallest expected gain with which a first kernel already applies a transformation."""
 _MARK = "@"
 """Separates the name of a transformation from the number of the kernel that it changes."""
 
 
 class GroupsProgram(Program, frozen=True):
-    """A problem as groups. The plan depends on the language, because not every template supports every program."""
+    """A problem to compute in groups. The plan depends on the language, because templates support different
+    programs.
+    """
 
     spec: ProblemSpec
 
 
 class Groups(Template):
-    """All groups in one file. ``plan_of`` partitions a problem."""
+    """A template that writes all groups into one file. ``plan_of`` partitions a problem."""
 
     pattern = "groups"
 
@@ -121,7 +123,7 @@ class Groups(Template):
 
 
 def _costly(plan: Plan) -> list[int]:
-    """Return the kernels that transformations change, in the order of the file."""
+    """Return the positions of the kernels that transformations may change, in file order."""
     ranked = sorted(range(len(plan.kinds)), key=lambda place: -plan.kinds[place].cost)
     return sorted(ranked[:MAX_TUNED])
 
@@ -132,7 +134,7 @@ def _prefixed(place: int, choices: Choices, opens: tuple[str, ...]) -> tuple[Cho
 
 
 def _own(recipe: Recipe, place: int, kind: Kind) -> Recipe:
-    """Return the recipe of one kernel."""
+    """Extract the recipe of one kernel from the recipe of all kernels."""
     start = f"{place}."
     choices = {name.removeprefix(start): value for name, value in recipe.choices.items() if name.startswith(start)}
     opened = tuple(name.removeprefix(start) for name in recipe.opened if name.startswith(start))
@@ -140,9 +142,9 @@ def _own(recipe: Recipe, place: int, kind: Kind) -> Recipe:
 
 
 def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
-    """Apply the transformations that promise most, one after the other, without a loss of precision.
+    """Apply the most promising transformations, one after the other, without a loss of precision.
 
-    A first kernel with opened knobs already has the structure that its pattern knows to be fastest.
+    A first kernel with opened knobs already has its pattern's fastest known structure.
     """
     if recipe.opened:
         return recipe
@@ -161,7 +163,7 @@ def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
 
 
 def _everywhere(name: str, each: list[Transformation]) -> Transformation:
-    """Return one transformation that applies all of ``each``, which have the same name."""
+    """Combine the transformations ``each``, which have the same name, into one."""
     changes = {choice: value for one in each for choice, value in one.changes.items()}
     opens = tuple(knob for one in each for knob in one.opens)
     places = ", ".join(one.name.rpartition(_MARK)[2] for one in each)
@@ -175,11 +177,13 @@ def _everywhere(name: str, each: list[Transformation]) -> Transformation:
 def _summary(plan: Plan) -> str:
     patterns = ", ".join(dict.fromkeys(plan.kinds[step.kind].pattern for step in plan.steps))
     return (
-        f"Compute the problem in {len(plan.steps)} groups ({patterns}) with {len(plan.kinds)} different kernels. They "
-        "pass tensors to each other through the workspace."
+        f"Compute the problem in {len(plan.steps)} groups ({patterns}) with {len(plan.kinds)} different kernels. The "
+        "kernels pass tensors to each other through the workspace."
     )
 
 
-_TUNED = "Begin with the kernels that promise most: every change that is expected to gain a tenth is already made."
+_TUNED = (
+    "Begin with the most promising kernels, which already apply every change with an expected gain of at least 10%."
+)
 _FIRST = "Begin with the first kernel of each pattern."
 _PLAIN = "Begin with the simplest kernel of each pattern, which is easy to check by reading."

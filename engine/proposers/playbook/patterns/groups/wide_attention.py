@@ -1,4 +1,4 @@
-"""Rewrite attention with wide heads as two products and a softmax.
+"""Rewrite attention with wide heads as two matrix products and a softmax.
 
 A kernel that fuses attention keeps a row of sums per query on the chip. Wide heads leave no room for tiles of queries,
 so separate products are faster, although the scores then go through memory.
@@ -27,7 +27,7 @@ def is_wide_attention(node: GraphNode, nodes: dict[str, GraphNode]) -> bool:
 def as_products(result: GraphNode, attention: GraphNode, nodes: dict[str, GraphNode]) -> list[GraphNode]:
     """Return the nodes that compute ``result``, the result of ``attention``. Raises ``Unsupported``."""
     if result.op == "getitem" and result.args[1] != 0:
-        raise Unsupported("it uses outputs of the attention operator other than the result")
+        raise Unsupported("the model uses outputs of the attention operator other than the result")
     q, k, v = attention.args
     shapes = [nodes[arg["ref"]].shape or () for arg in (q, k, v)]
     batch, (rows, width), (keys, columns) = math.prod(shapes[0][:-2]), shapes[0][-2:], shapes[2][-2:]

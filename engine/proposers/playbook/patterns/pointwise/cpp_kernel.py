@@ -15,7 +15,9 @@ from engine.proposers.playbook.ir.sizes import text
 
 
 class PointwiseOptions(ElementwiseOptions, frozen=True):
-    """Choices of a pointwise kernel. ``block``: elements per work item if threads share the elements."""
+    """The choices for a pointwise kernel. ``block`` is the number of elements per work item if threads share the
+    elements.
+    """
 
     parallel: bool = False
     block: int = 16384
@@ -72,7 +74,7 @@ def _statements(program: PointwiseProgram, loads: list[int], cpp: Cpp, tensors: 
 
 
 def _varies(program: PointwiseProgram, value: int) -> bool:
-    """Whether a value differs between elements. If so, it is a vector in a vector loop."""
+    """Whether a value differs between elements, and therefore is a vector in a vector loop."""
     return any(
         program.values[k].op == "load" and program.values[k].access.count > 1 for k in needed(program.values, (value,))
     )

@@ -20,8 +20,8 @@ PLAIN: Choices = {
     "math": "precise",
     "sms": 0,
 }
-"""The choices for round 0: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with ``blocks``
-blocks per multiprocessor.
+"""The choices of the first kernel: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with
+``blocks`` blocks per multiprocessor.
 """
 
 
@@ -78,8 +78,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "streaming_stores",
                     "memory",
-                    "Nothing reads the results again. Write them with evict-first stores, so that they do not push "
-                    "inputs out of L2.",
+                    "Nothing reads the results again. Write the results with evict-first stores, so that the results "
+                    "do not push inputs out of L2.",
                     {"store": "stream"},
                     ("store", "read"),
                     gain=1.04,
@@ -91,8 +91,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "fast_math",
                     "compute",
-                    "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid through "
-                    "it, division by a fast reciprocal. Errors stay near 1e-6.",
+                    "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid from "
+                    "this exp, division by a fast reciprocal. The error stays near 1e-6.",
                     {"math": "fast"},
                     (),
                     gain=1.1,
@@ -105,8 +105,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "persistent_grid",
                     "parallelism",
-                    "Start only as many blocks as the device can run at the same time. Each block visits the data in "
-                    "a grid-stride loop, so that blocks start only once.",
+                    "Start only as many blocks as the device can run at the same time. Let each block process data "
+                    "in a grid-stride loop, so that blocks start only once.",
                     {"persistent": True},
                     ("blocks", "threads"),
                     gain=1.0,

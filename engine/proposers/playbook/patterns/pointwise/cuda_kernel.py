@@ -47,7 +47,7 @@ def pointwise_kernel(program: PointwiseProgram, choices: Choices, spec: ProblemS
 
 
 def _computed(program: PointwiseProgram, cuda: Cuda, leaves: dict[int, str]) -> dict[str, list[str]]:
-    """Return the ``statements`` that compute one element's outputs, and the resulting expressions (``results``)."""
+    """Return the ``statements`` that compute one element's outputs, and the outputs' expressions (``results``)."""
     roots = [store.value for store in program.stores]
     lines, texts = cuda.statements(program.values, roots, leaves)
     return {"statements": lines, "results": [texts[root] for root in roots]}

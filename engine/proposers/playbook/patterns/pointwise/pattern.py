@@ -11,7 +11,7 @@ from engine.proposers.playbook.patterns.pointwise.cuda import CudaPointwise
 
 
 class Pointwise(Pattern):
-    """gelu, swiglu, relu and any chain of elementwise operators over broadcastable tensors."""
+    """Chains of elementwise operators over broadcastable tensors, such as gelu, swiglu and relu."""
 
     name = "pointwise"
     templates = (CppPointwise(), CudaPointwise())

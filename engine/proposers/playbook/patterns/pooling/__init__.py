@@ -1,1 +1,1 @@
-"""Max and average pooling over one, two or three spatial dimensions, with elementwise operators after it."""
+"""Max and average pooling over one, two or three spatial dimensions, with an elementwise epilogue."""

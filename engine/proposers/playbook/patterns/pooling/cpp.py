@@ -23,15 +23,15 @@ class CppPooling(Template):
     def refusal(self, program: Program) -> str | None:
         pool = as_pooling(program)
         if max(pool.image[2], pool.size[2]) > MAX_LINE:
-            return f"it pools rows of {pool.image[2]} elements, and C++ kernels support at most {MAX_LINE}"
+            return f"the model pools rows of {pool.image[2]} elements, and C++ kernels support at most {MAX_LINE}"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         first = PoolOptions(separable=_has_rows(as_pooling(program)), rows=8, parallel=device.cores > 1)
         text = (
-            "Fold the rows of a window into one row first, and the columns of that row then: a window of k x k "
-            "elements costs 2 k steps instead of k x k. Both loops run over adjacent elements, and threads share "
-            "the rows."
+            "First fold the rows of a window into one row, then the columns of this row. A window of k x k elements "
+            "then costs 2 k steps instead of k x k. Both loops run over adjacent elements, and threads share the "
+            "rows."
         )
         plain = "Fold all elements of each window on one core. The code is easy to check by reading."
         return [
@@ -67,8 +67,8 @@ def _has_rows(program: PoolProgram) -> bool:
 _SEPARABLE = Transformation(
     "separable_window",
     "compute",
-    "Windows overlap and share columns. Fold the rows of a window into one row first, and the columns of that row "
-    "then: a window of k x k elements costs 2 k steps instead of k x k.",
+    "Windows overlap and share columns. First fold the rows of a window into one row, then the columns of this row. "
+    "A window of k x k elements then costs 2 k steps instead of k x k.",
     {"separable": True},
     gain=1.5,
     helps="compute",

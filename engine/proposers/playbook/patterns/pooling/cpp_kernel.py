@@ -36,14 +36,14 @@ _LOCALS = (
 
 
 MAX_LINE = 131072
-"""Maximum number of floats in a row of the image or the output. A kernel keeps one of each on its thread's stack."""
+"""Maximum number of floats in a row of the image or the output. A thread keeps one row of each on its stack."""
 
 
 class PoolOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices for a pooling kernel.
 
     Attributes:
-        separable: Whether to fold the rows of a window first, and its columns then.
+        separable: Whether to fold first the rows of a window, then the columns.
         rows: Rows of the output per work item.
         parallel: Whether threads share the rows.
     """

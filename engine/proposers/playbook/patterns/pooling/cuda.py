@@ -21,7 +21,13 @@ class CudaPooling(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         plain = Recipe(self.name, dict(PLAIN))
-        found = [Start("plain", "Give each output a thread that folds its window through the cache.", plain)]
+        found = [
+            Start(
+                "plain",
+                "Give each output a thread that folds the output's window, and let the cache serve overlapping reads.",
+                plain,
+            )
+        ]
         if _overlaps(as_pooling(program)):
             shared = plain.with_({"rows": 4}, ("rows", "threads"))
             found.insert(0, Start("shared_rows", _SHARED_ROWS.text, shared))
@@ -42,15 +48,16 @@ class CudaPooling(Template):
 
 
 def _overlaps(program: PoolProgram) -> bool:
-    """Whether windows below each other share rows of the image."""
+    """Whether vertically adjacent windows share rows of the image."""
     return program.size[1] > 1 and program.stride[1] < (program.window[1] - 1) * program.dilation[1] + 1
 
 
 _SHARED_ROWS = Transformation(
     "shared_rows",
     "memory",
-    "Windows below each other share rows of the image. Let a thread compute several outputs below each other, and fold "
-    "the columns of each image row once for all of them. Adjacent threads still read and write adjacent elements.",
+    "Vertically adjacent windows share rows of the image. Let a thread compute several vertically adjacent outputs, "
+    "and fold the columns of each image row once for all these outputs. Adjacent threads still read and write "
+    "adjacent elements.",
     {"rows": 4},
     ("rows", "threads"),
     gain=1.5,

@@ -24,7 +24,7 @@ class PoolProgram(Program, frozen=True):
     """Pooling of ``planes`` volumes of ``image`` elements. Triples are (depth, height, width); unused sizes are 1.
 
     Attributes:
-        divisor: The divisor of a sum; 0 for the number of elements that lie inside the image.
+        divisor: The divisor of a sum, or 0 for the number of elements inside the image.
         rounds_up: Whether the last window of a row or column may reach beyond the image (``ceil_mode``).
         chain: Computes the outputs from a pooled value.
     """
@@ -44,29 +44,29 @@ class PoolProgram(Program, frozen=True):
 
 
 def as_pooling(program: Program) -> PoolProgram:
-    """Return ``program``, which must be a pooling program."""
+    """Return ``program``, whose type must be :class:`PoolProgram`."""
     assert isinstance(program, PoolProgram), "the analysis chose the wrong pattern"
     return program
 
 
 def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
-    """Return the program for ``spec``, or None if it pools nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem pools nothing. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, MAXIMA | AVERAGES):
         return None
     graph = graph_of(spec)
     found = calls(graph, MAXIMA | AVERAGES)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} pooling operators, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} pooling operators, and the playbook fuses only one")
     if heavy := calls(graph, HEAVY):
-        raise Unsupported(f"it pools and also calls {heavy[0].target.removeprefix('aten.').split('.')[0]}")
+        raise Unsupported(f"the model pools and also calls {heavy[0].target.removeprefix('aten.').split('.')[0]}")
     node = found[0]
     spatial = 3 if "3d" in node.target else 2
     nodes = {each.name: each for each in graph}
     layout = layout_of(node.args[0]["ref"], nodes)
     if layout is None:
-        raise Unsupported("it pools a computed value rather than an input")
+        raise Unsupported("the model pools a computed value instead of an input")
     if layout.offset or layout.dims != contiguous(layout.tensor, layout.shape).dims:
-        raise Unsupported(f"it pools `{layout.tensor}` with its elements in another order")
+        raise Unsupported(f"the model pools `{layout.tensor}` with its elements in another order")
     dtype = next(tensor.dtype for tensor in spec.tensors if tensor.name == layout.tensor)
     if dtype != "float32":
         raise Unsupported(f"`{layout.tensor}` is {dtype}, and pooling kernels support only float32")
@@ -80,7 +80,7 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     dilation = (1, 1, 1) if average else _triple(args[4] or 1, spatial, 1)
     rounds_up = bool(args[4 if average else 5])
     if average and rounds_up:
-        raise Unsupported("it averages with ceil_mode")
+        raise Unsupported("the model uses average pooling with ceil_mode")
     includes_padding = args[5] is None or bool(args[5])
     divisor = (args[6] or (prod(window) if includes_padding else 0)) if average else 1
     output = spec.outputs[0]
@@ -102,7 +102,9 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
 
 
 def pool_assertions(program: PoolProgram, spec: ProblemSpec) -> list[str]:
-    """Assert the sizes at which a pooling kernel is correct. It computes the output's sizes from the input's."""
+    """Assert the sizes at which a pooling kernel is correct. The kernel computes the output's sizes from the
+    input's.
+    """
     tensors = {tensor.name: tensor for tensor in spec.tensors}
     chain = program.chain
     loads = {
@@ -113,18 +115,18 @@ def pool_assertions(program: PoolProgram, spec: ProblemSpec) -> list[str]:
         return fixed_sizes(tensor for tensor in spec.tensors if tensor.name in used)
     lines = whole(tensors[program.x], program.planes * program.image[0] * program.image[1] * program.image[2])
     for store in chain.stores:
-        needs = f"{store.tensor} to have an element per window"
+        needs = f"{store.tensor} to have one element per window"
         lines.append(size_assertion(f"{store.tensor}_numel == outputs", needs))
     return [*lines, *program_assertions(chain, [k for k in chain.order if not is_acc(chain.values[k])], spec)]
 
 
 def _result(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
-    """Return the node of the pooled values. Raises ``Unsupported`` if the problem also uses their positions."""
+    """Return the node of the pooled values. Raises ``Unsupported`` if the model also uses the values' positions."""
     if node.target in AVERAGES:
         return node
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == node.name]
     if [each.args[1] for each in picked] != [0]:
-        raise Unsupported("it uses the indices that max pooling returns")
+        raise Unsupported("the model uses the indices that max pooling returns")
     return picked[0]
 
 

@@ -29,16 +29,16 @@ class CppReductions(Template):
         lanes = 1 if _finds_positions(found) else 16
         first = ReductionOptions(lanes=lanes, math="polynomial", parallel=device.cores > 1, accumulators=4)
         text = (
-            "Take a tile of adjacent rows through all steps while it lies in the cache. Read memory in the order of "
-            "its addresses, in vectors, and share the tiles among the threads."
+            "Take a tile of adjacent rows through all steps while the tile is in the cache. Read memory in address "
+            "order, in vectors, and share the tiles among the threads."
         )
         if not found.geometry.adjacent:
             first = replace(first, tile=_tile(found, device))
         if _tiles(found, first) < 2 * device.cores and device.cores > 1:
             first = replace(first, order="passes", parts=2 * device.cores)
             text = (
-                "Cut every row into parts, so that all threads have work. Fold the parts into states in the workspace "
-                "and merge them before the next step."
+                "Cut every row into parts, so that all threads have work. Fold the parts into states in the "
+                "workspace, and merge the states before the next step."
             )
         plain = ReductionOptions(tile=first.tile)
         scalar = "Fold a tile of adjacent rows at a time with scalar code on one core. The code is easy to check."
@@ -94,13 +94,13 @@ def _finds_positions(program: ReductionProgram) -> bool:
 
 
 def _tile(program: ReductionProgram, device: DeviceFact) -> int:
-    """Return the widest tile that leaves every core some tiles."""
+    """Return the widest tile with which every core gets some tiles."""
     wanted = program.geometry.rows // (4 * max(1, device.cores))
     return max((tile for tile in _TILES[:-1] if tile <= wanted), default=_TILES[0])
 
 
 def _tiles(program: ReductionProgram, options: ReductionOptions) -> int:
-    """Return the number of tiles."""
+    """Return a reduction's number of tiles."""
     shape = program.geometry
     return shape.rows if shape.adjacent else shape.outer * -(-shape.inner // options.tile)
 
@@ -134,7 +134,7 @@ def _tile_at_a_time(passes: int) -> Transformation:
         "tile_at_a_time",
         "memory",
         "Every step reads the whole tensor from memory again. Take a tile through all steps before the next tile "
-        "begins: later steps then find it in the cache.",
+        "begins: later steps then find the tile in the cache.",
         {"order": "tiles", "parts": 1},
         ("tile",),
         gain=1.0 + 0.2 * passes,

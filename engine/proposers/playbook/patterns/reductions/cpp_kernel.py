@@ -1,6 +1,6 @@
 """The C++ kernel file for a reduction program: a function per pass over part of a tile, and ``launch``.
 
-A tile is a row, or a piece of adjacent rows whose elements are adjacent.
+A tile is a row, or a piece of several rows whose elements lie side by side.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code.
         tile: Adjacent rows per tile, if the elements of a row are not adjacent.
         accumulators: Independent vectors per reduction, if the elements of a row are adjacent.
-        order: ``tiles`` takes a tile through all passes while it is cached; ``passes`` shares the ``parts`` of every
-            tile among the threads, one pass after another.
+        order: The order ``tiles`` takes a cached tile through all passes. With ``passes``, threads share the ``parts``
+            of every tile, one pass after another.
         parallel: Whether threads share the work.
     """
 
@@ -52,7 +52,7 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fold(Struct, frozen=True):
-    """The fold of ``value`` of each element into ``name`` with ``op``."""
+    """A fold: each element's ``value`` goes into ``name`` with ``op``."""
 
     name: str
     op: str
@@ -60,9 +60,8 @@ class Fold(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """A function over part of a tile.
-
-    ``row_statements`` and ``row_values`` (name, expression) compute, for row ``q``, the numbers that elements use.
+    """A function over part of a tile. ``row_statements`` and ``row_values`` (name, expression) compute row ``q``'s
+    numbers for its elements.
     """
 
     number: int
@@ -114,7 +113,7 @@ def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec:
 
 
 class _Writer:
-    """Writes the statements of a kernel."""
+    """Writes the statements of a reduction kernel."""
 
     def __init__(self, program: ReductionProgram, spec: ProblemSpec, *, wide: bool) -> None:
         self.program, self.spec, self.wide = program, spec, wide
@@ -123,7 +122,7 @@ class _Writer:
         self.fields = [namer.name(FIELD[one.op]) for one in program.reductions]
 
     def fold(self, number: int, group: tuple[int, ...]) -> Body:
-        """Return the pass that computes the reductions in ``group``."""
+        """Return the kernel's pass that computes the reductions in ``group``."""
         reductions = [self.program.reductions[k] for k in group]
         roots = tuple(one.source for one in reductions)
         body, texts = self._body(number, roots, ())
@@ -131,7 +130,7 @@ class _Writer:
         return replace(body, folds=folds)
 
     def apply(self) -> Body | None:
-        """Return the loop that writes outputs with an element per element of the domain."""
+        """Return the loop that writes the outputs with one element per domain element."""
         stores = self.program.element_stores
         if not stores:
             return None
@@ -144,7 +143,7 @@ class _Writer:
         return body
 
     def rows_out(self) -> dict[str, object] | None:
-        """Return the function that writes outputs with an element per row."""
+        """Return the function that writes the outputs with one element per row."""
         stores = self.program.row_stores
         if not stores:
             return None

@@ -24,28 +24,30 @@ PLAIN: Choices = {
     "store": "plain",
     "math": "precise",
 }
-"""The choices for a kernel that a person checks by reading. ``across``: adjacent threads of a block that read adjacent
-packs, if the elements of a row are not adjacent. ``parts``: blocks that share a row. ``held``: the most packs that a
-thread keeps in registers between the loops over its rows; 0 reads them again in each loop. ``sample``: the loop that
-estimates the mean before a variance reads one element in this many.
+"""The choices for a plain kernel that is easy to check by reading. ``across``: number of adjacent threads that read
+adjacent packs, if the elements of a row are not adjacent. ``parts``: number of blocks that share a row. ``held``:
+maximum number of packs that a thread keeps in registers between loops; with 0, each loop reads the packs again.
+``sample``: before a variance, a loop estimates the mean from one element in this many.
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
-"""Blocks to start per multiprocessor: two sets of eight blocks of 256 threads, so that the last wave leaves few
-multiprocessors idle.
+"""Number of blocks per multiprocessor: two waves of eight blocks of 256 threads, so that few multiprocessors idle at
+the end.
 """
 
 
 _SAMPLE = 16
-"""The estimate of a mean reads one element in this many, which is little beside the two loops that read them all. The
-squared error of the estimate is at most 15 times the variance, so at most four of fp32's 24 bits are lost.
+"""The estimate of a mean reads one element in this many, which takes little time compared with the two full loops. The
+squared error of the estimate is at most 15 times the variance, so the estimate costs at most four of fp32's 24 bits.
 """
 _SAMPLE_TEXT = (
     f"For a variance, estimate the mean from one element in {_SAMPLE}. The deviations from the estimate give the exact "
     "mean and variance in one loop over the row."
 )
 _MOST_HELD = 16
-"""Packs of four floats that a thread keeps in registers. With these, two blocks of 256 threads fit a multiprocessor."""
+"""Maximum packs of four floats that a thread keeps in registers, so that two blocks of 256 threads fit on a
+multiprocessor.
+"""
 
 
 class CudaReductions(Template):
@@ -69,7 +71,9 @@ class CudaReductions(Template):
             text += f" {_SAMPLE_TEXT}"
         starts = [
             Start("coalesced", text.strip(), wide.with_({"parts": parts}, ("threads", "parts"))),
-            Start("plain", "Fold each row with the threads of one block and merge their states in a tree.", plain),
+            Start(
+                "plain", "Fold each row with the threads of one block, and merge the threads' states in a tree.", plain
+            ),
         ]
         held = _held(found, wide.choices)
         if held is not None:
@@ -123,7 +127,7 @@ class CudaReductions(Template):
 
 
 def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> int:
-    """Return the parts per row with which the grid fills the device, if each thread still gets several elements."""
+    """Return the parts per row with which the grid fills the device while each thread still gets several elements."""
     shape, threads, width = program.geometry, int(choices["threads"]), int(choices["width"])
     near = shape.run if shape.adjacent else shape.inner
     width = next(one for one in (width, 2, 1) if one <= width and near % one == 0)
@@ -138,7 +142,7 @@ def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> i
 
 
 def _held(program: ReductionProgram, choices: Choices) -> dict[str, Choice] | None:
-    """Return the choices with which the threads of a block keep all elements of their rows in registers, or None."""
+    """Return the choices with which a block keeps all elements of its rows in registers, or None if they do not fit."""
     shape = program.geometry
     loops = len(program.passes) + bool(program.element_stores)
     if shape.adjacent or loops < 2 or choices["parts"] != 1:
@@ -150,14 +154,14 @@ def _held(program: ReductionProgram, choices: Choices) -> dict[str, Choice] | No
 
 
 _KEPT_TEXT = (
-    "Give a block the rows of adjacent positions. Its threads read each element once, keep it in registers while they "
-    "merge their states in shared memory, and write the results from there."
+    "Give a block the rows of adjacent positions. The threads read each element once, and keep it in registers while "
+    "they merge their states in shared memory. They write the results from the registers."
 )
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
-    "Load 16 bytes per instruction (float4) where the size of the adjacent dimension allows it: a quarter of the "
-    "memory instructions for the same bytes.",
+    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it: a quarter of the memory "
+    "instructions for the same bytes.",
     {"width": 4},
     ("width", "threads"),
     gain=1.3,
@@ -175,7 +179,7 @@ _LOADS_IN_FLIGHT = Transformation(
 _WIDER_BLOCKS = Transformation(
     "wider_blocks",
     "memory",
-    "Let more threads of a block read one stretch of memory, so that DRAM pages stay open longer.",
+    "Let more threads of a block read contiguous memory, so that DRAM pages stay open longer.",
     {"across": 64},
     ("across", "threads"),
     gain=1.03,
@@ -184,7 +188,8 @@ _WIDER_BLOCKS = Transformation(
 _STREAMING_STORES = Transformation(
     "streaming_stores",
     "memory",
-    "Nothing reads the results again. Write them with evict-first stores, so that they do not push inputs out of L2.",
+    "Nothing reads the results again. Write the results with evict-first stores, so that the results do not push "
+    "inputs out of L2.",
     {"store": "stream"},
     ("store", "read"),
     gain=1.04,
@@ -193,7 +198,7 @@ _STREAMING_STORES = Transformation(
 _FAST_MATH = Transformation(
     "fast_math",
     "compute",
-    "Use the special-function unit for exponentials, logarithms and divisions. Errors stay near 1e-6.",
+    "Use the special-function unit for exponentials, logarithms and divisions. The error stays near 1e-6.",
     {"math": "fast"},
     gain=1.05,
     helps="compute",
@@ -224,8 +229,8 @@ def _split_rows(parts: int) -> Transformation:
     return Transformation(
         "split_rows",
         "parallelism",
-        f"There are too few rows to fill the device. Let {parts} blocks share each row, and merge their states in a "
-        "second launch.",
+        f"There are too few rows to fill the device. Let {parts} blocks share each row, and merge the blocks' states "
+        "in a second launch.",
         {"parts": parts},
         ("parts",),
         gain=1.5,

@@ -20,13 +20,13 @@ from engine.proposers.playbook.patterns.reductions.program import POSITIONS
 from engine.proposers.playbook.patterns.reductions.sizes import reduction_assertions
 
 _SHARED_BYTES = 40 << 10
-"""Shared memory for the states of a block's threads. Every device grants 48 KiB; alignment takes some of it."""
+"""Bytes of shared memory for the states of a block's threads. Every device grants 48 KiB, and alignment takes some."""
 
 
 class Body(Struct, frozen=True):
-    """The loop over the elements of a row: the packs that it loads, the row's numbers, and the statements.
+    """The loop over the elements of a row: the loaded packs, the row's numbers, and the statements.
 
-    ``folds`` are a pass's reductions, and ``results`` the outputs (tensor, value) of the last loop.
+    ``folds`` are the reductions of a pass. ``results`` are the outputs (tensor, value) of the last loop.
     """
 
     number: int
@@ -101,7 +101,7 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
 
 
 def _fitting_threads(program: ReductionProgram, choices: Choices) -> int:
-    """Return the threads of a block. The states of all threads must fit the shared memory."""
+    """Return the number of threads per block. The states of all threads must fit in shared memory."""
     columns = 1 if program.geometry.adjacent else int(choices["width"])
     sizes = [sum(12 if program.reductions[k].op in POSITIONS else 4 for k in group) for group in program.passes]
     bytes_per_column = sum(sizes) if choices.get("held", 0) else max(sizes)

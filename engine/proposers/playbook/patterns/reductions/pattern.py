@@ -1,4 +1,4 @@
-"""The pattern of reductions over dimensions that are not the last ones."""
+"""The pattern of reductions over any dimensions, for problems that the row pattern does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.proposers.playbook.patterns.reductions.program import recognize_redu
 
 
 class Reductions(Pattern):
-    """Sums, means, norms, softmax, extrema and their positions over any dimensions."""
+    """Sums, means, norms, softmax, extrema and positions of extrema, over any dimensions."""
 
     name = "reductions"
     templates = (CppReductions(), CudaReductions())

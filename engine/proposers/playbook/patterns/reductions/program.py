@@ -15,11 +15,11 @@ from engine.proposers.playbook.ir.reductions import Geometry, ReductionProgram
 from engine.proposers.playbook.patterns.reductions.running import running_statistics
 
 POSITIONS = frozenset({"argmax", "argmin"})
-"""Reductions whose result is a position, an int64."""
+"""Reductions whose result is a position, in int64."""
 
 
 def as_reductions(program: Program) -> ReductionProgram:
-    """Return ``program``, which must be a reduction program."""
+    """Return ``program``, whose type must be :class:`ReductionProgram`."""
     assert isinstance(program, ReductionProgram), "the analysis chose the wrong pattern"
     return program
 
@@ -37,7 +37,7 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
     refuse_other_types(spec, outputs, indices)
     domains = {(_wide(term.args[0].shape), _reduced(term)) for term in reductions}
     if len(domains) != 1:
-        raise Unsupported("its reductions run over different dimensions")
+        raise Unsupported("the model's reductions run over different dimensions")
     shape, reduced = domains.pop()
     lowering = _Lowering(shape, reduced)
     stores = []
@@ -50,9 +50,9 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
         elif term.numel == lowering.geometry.rows:
             stores.append(Store(name, lowering.row(term, _access(1, lowering.geometry.rows)), per_row=True))
         else:
-            raise Unsupported(f"output `{name}` has neither an element per input element nor one per row")
+            raise Unsupported(f"output `{name}` has neither one element per input element nor one per row")
     if any(lowering.levels[one.source] for one in lowering.reductions):
-        raise Unsupported("it reduces a value that is the same for a whole row")
+        raise Unsupported("the model reduces a value that is the same for a whole row")
     levels = tuple(lowering.levels)
     return ReductionProgram(
         lowering.geometry, tuple(lowering.values), levels, tuple(lowering.reductions), tuple(stores), counters
@@ -60,19 +60,19 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
 
 
 def _position(term: Term) -> Term | None:
-    """Return the reduction to a position that ``term`` views, if any."""
+    """Return the argmax or argmin that ``term`` views, if any."""
     while term.op == "view":
         term = term.args[0]
     return term if term.op == "reduce" and term.reduce in POSITIONS else None
 
 
 def _wide(shape: Shape) -> Shape:
-    """Return the sizes that are not 1."""
+    """Return a shape without the sizes that are 1."""
     return tuple(size for size in shape if size != 1)
 
 
 def _reduced(term: Term) -> tuple[int, ...]:
-    """Return the reduced dimensions' positions among those that are not 1."""
+    """Return the reduced dimensions' positions among the dimensions whose size is not 1."""
     shape = term.args[0].shape
     return tuple(sum(size != 1 for size in shape[:dim]) for dim in term.dims)
 
@@ -82,13 +82,15 @@ def _access(inner: int, count: int) -> Access:
 
 
 def _geometry(shape: Shape, reduced: Sequence[int]) -> Geometry:
-    """Return the runs of kept and reduced dimensions. Raises ``Unsupported`` for more than two of a kind."""
+    """Return a shape as runs of kept and reduced dimensions. Raises ``Unsupported`` for more than two runs of a
+    kind.
+    """
     sizes = [1, 1, 1, 1]
     slot = 0
     for folds, dims in groupby(range(len(shape)), key=lambda dim: dim in reduced):
         slot += slot % 2 != int(folds)
         if slot > 3:
-            raise Unsupported("the dimensions that it reduces are in more than two places")
+            raise Unsupported("the model reduces dimensions in more than two places of a shape")
         sizes[slot] = prod(shape[dim] for dim in dims)
         slot += 1
     outer, folded, inner, run = sizes
@@ -98,7 +100,7 @@ def _geometry(shape: Shape, reduced: Sequence[int]) -> Geometry:
 
 
 class _Lowering:
-    """Collects a program's values, each for an element of the domain or for a row."""
+    """Collects a program's values, each per domain element or per row."""
 
     def __init__(self, shape: Shape, reduced: tuple[int, ...]) -> None:
         self.shape, self.reduced = shape, reduced
@@ -112,15 +114,17 @@ class _Lowering:
         self._alive: list[Term] = []  # so that ids in ``_done`` stay valid
 
     def element(self, term: Term, access: Access) -> int:
-        """Return the value of ``term`` for an element. ``access`` maps the element's number to one of ``term``."""
+        """Return the value of ``term`` per element. ``access`` maps the domain element's number to an element of
+        ``term``.
+        """
         return self._value(term, access, False)
 
     def row(self, term: Term, access: Access) -> int:
-        """Return the value of ``term`` for a row. ``access`` maps the row's number to an element of ``term``."""
+        """Return the value of ``term`` per row. ``access`` maps the row's number to an element of ``term``."""
         return self._value(term, access, True)
 
     def position(self, term: Term) -> int:
-        """Return the result of the reduction to a position that ``term`` views."""
+        """Return the result of the argmax or argmin that ``term`` views."""
         found = _position(term)
         assert found is not None
         return self._add(Value("reduced", reduction=self._reduction(found)), True)
@@ -143,9 +147,9 @@ class _Lowering:
             return self._argument(term.args[0], term.shape, access, per_row)
         if term.op == "reduce":
             if not per_row or access != _access(1, self.geometry.rows):
-                raise Unsupported("it combines a reduced value with elements of other rows")
+                raise Unsupported("the model combines a reduced value with elements of other rows")
             if term.reduce in POSITIONS:
-                raise Unsupported("it uses the result of argmax or argmin in further arithmetic")
+                raise Unsupported("the model uses the result of argmax or argmin in further arithmetic")
             return self._add(Value("reduced", reduction=self._reduction(term)), True)
         args = tuple(self._argument(arg, term.shape, access, per_row) for arg in term.args)
         return self._add(Value(term.op, args), per_row or all(self.levels[arg] for arg in args))
@@ -158,7 +162,7 @@ class _Lowering:
         return self.reductions.index(reduction)
 
     def _argument(self, term: Term, wide: Shape, access: Access, per_row: bool) -> int:
-        """Return an operand that is broadcast to ``wide``, of which ``access`` picks an element."""
+        """Return an operand that is broadcast to ``wide``. ``access`` selects an element of the broadcast operand."""
         padded = (1,) * (len(wide) - len(term.shape)) + tuple(term.shape)
         whole = access == _access(1, self.geometry.numel) and _wide(wide) == self.shape
         if whole and not per_row:
@@ -177,10 +181,10 @@ class _Lowering:
 
 
 def _broadcast(padded: Shape, wide: Shape) -> Access:
-    """Return the access to a tensor of shape ``padded`` after a broadcast to ``wide``. Raises ``Unsupported``."""
+    """Return the access to a tensor of shape ``padded`` that is broadcast to ``wide``. Raises ``Unsupported``."""
     kept = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] == size]
     if not kept:
         return Access(1, 1)
     if any(kept[0] < dim < kept[-1] for dim, size in enumerate(wide) if size != 1 and padded[dim] != size):
-        raise Unsupported(f"it broadcasts {list(padded)} to {list(wide)} over dimensions that are not adjacent")
+        raise Unsupported(f"the model broadcasts {list(padded)} to {list(wide)} over dimensions that are not adjacent")
     return _access(prod(wide[kept[-1] + 1 :]), prod(wide[dim] for dim in kept))

@@ -15,9 +15,8 @@ _ADD = "aten.add.Tensor"
 
 
 def running_statistics(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> tuple[dict[str, Term], tuple[str, ...]]:
-    """Return the new value of each running mean and variance, by buffer, and the buffers that count batches.
-
-    Raises ``Unsupported`` if the model writes anything else.
+    """Return the new value of each running mean and variance, by buffer, and the buffers that count batches. Raises
+    ``Unsupported`` if the model writes to any other buffer.
     """
     nodes = {node.name: node for node in graph}
     found: dict[str, Term] = {}
@@ -30,17 +29,17 @@ def running_statistics(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> tuple
             if value.target == _ADD and value.args == (node.args[0], 1) and buffer.dtype == "int64":
                 counters.append(buffer.target)
     if any(tensor.mutated and tensor.name not in {*found, *counters} for tensor in spec.tensors):
-        raise Unsupported("it writes to one of its buffers")
+        raise Unsupported("the model writes to one of its buffers")
     return found, tuple(counters)
 
 
 def _updates(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], node: GraphNode, nodes: dict[str, GraphNode]
 ) -> dict[str, Term]:
-    """Return the new running statistics after ``node``, by buffer."""
+    """Return the running statistics after the batch norm ``node``, by buffer."""
     source, momentum = node.args[0]["ref"], node.args[6]
     if not isinstance(momentum, float):
-        raise Unsupported("it updates its running statistics without a fixed momentum")
+        raise Unsupported("the model updates its running statistics without a fixed momentum")
     upto = next(place for place, each in enumerate(graph) if each.name == source) + 1
     (x,) = terms_of(spec, (*graph[:upto], GraphNode("output__", "output", "output", ({"ref": source},))))
     dims = [dim for dim in range(len(x.shape)) if dim != 1]
@@ -48,7 +47,7 @@ def _updates(
     for argument, batch in ((node.args[3], t.mean(x, dims, False)), (node.args[4], t.variance(x, dims, 1.0, False))):
         buffer = nodes[argument["ref"]]
         if buffer.op != "placeholder" or buffer.shape is None:
-            raise Unsupported("it updates running statistics that are not buffers")
+            raise Unsupported("the model updates running statistics that are not buffers")
         old = t.load(buffer.target, named(buffer.target, buffer.shape))
         kept = t.apply("mul", old, 1.0 - momentum)
         found[buffer.target] = t.apply("add", kept, t.apply("mul", batch, momentum))

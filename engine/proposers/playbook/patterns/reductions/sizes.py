@@ -8,7 +8,7 @@ from engine.proposers.playbook.ir.reductions import ReductionProgram
 
 
 def reduction_assertions(program: ReductionProgram, spec: ProblemSpec) -> list[str]:
-    """Assert that every tensor has the elements that the kernel reads or writes."""
+    """Assert that every tensor has all elements that the kernel reads or writes."""
     tensors = {tensor.name: tensor for tensor in spec.tensors}
     lines: list[str] = []
     numbers: list[float] = []

@@ -31,15 +31,15 @@ class CppRows(Template):
         return [
             Start(
                 "steps",
-                "Compute the formula step by step: one scalar pass over the whole tensor for each reduction, with the "
-                "rows' results in scratch memory in between, then one pass that writes the output. The code is plain "
-                "and easy to check.",
+                "Compute the formula step by step: one scalar pass over the whole tensor per reduction, then one "
+                "pass that writes the output. Scratch memory holds the rows' results between passes. The code is "
+                "plain and easy to check.",
                 self._recipe(RowOptions(order="passes", reuse=reuse)),
             ),
             Start(
                 "rows",
-                "Go row by row: finish all steps of one row before the next begins, in scalar loops, so that later "
-                "steps find the row in the cache.",
+                "Go row by row, in scalar loops: finish all steps of one row before the next row. Later steps then "
+                "find the row in the cache.",
                 self._recipe(RowOptions()),
             ),
         ]
@@ -107,7 +107,7 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
                 "row_at_a_time",
                 "memory",
                 "Every step reads the whole tensor from memory again. Finish a row before the next row begins: later "
-                "steps then find the row in the cache, and memory is read once.",
+                "steps then find the row in the cache, and the kernel reads memory once.",
                 {"order": "rows"},
                 gain=1.0 + 0.25 * len(program.passes),
                 helps="memory",
@@ -123,8 +123,8 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
             Transformation(
                 "row_buffer",
                 "memory",
-                "Keep the row's exponentials in a buffer of one row that never leaves the core's cache. They are "
-                "computed once, and the output is written once, when it is final.",
+                "Keep the row's exponentials in a buffer of one row that stays in the core's cache. The kernel then "
+                "computes each exponential once and writes each output once.",
                 {"reuse": "buffer"},
                 gain=1.3 if now.reuse == "recompute" else 1.05,
                 helps="compute" if now.reuse == "recompute" else "memory",
@@ -137,8 +137,8 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
             Transformation(
                 "backward_output",
                 "memory",
-                "A long row does not fit the cache, so the output loop misses on every line. Run it from the end to "
-                "the start, beginning with what the reductions read last.",
+                "A long row does not fit the cache, so the output loop misses on every line. Run this loop from the "
+                "end to the start, because the reductions read the row's end last.",
                 {"backward": True},
                 ("block",),
                 gain=1.08,
@@ -152,15 +152,17 @@ def _fuse(program: RowProgram) -> Transformation:
     pair = program.fusable_pair
     softmax = pair is not None and pair.kind == "online_softmax"
     how = (
-        "Keep a running maximum, and rescale the running sum of exponentials when it rises (online softmax)."
+        "Keep a running maximum, and rescale the running sum of exponentials when the maximum rises (online softmax)."
         if softmax
-        else "Compute mean and squared deviations of each block in the first-level cache and merge blocks by Chan's "
-        "formula, which stays accurate where a single pass over x^2 would cancel."
+        else (
+            "Compute mean and squared deviations per block in the first-level cache, and merge blocks by Chan's "
+            "formula. This formula stays accurate where a sum of x^2 would cancel."
+        )
     )
     return Transformation(
         "online_softmax" if softmax else "merged_moments",
         "memory",
-        f"Two reductions read the row one after the other. {how} One read from memory then serves both.",
+        f"Two reductions read the row one after the other. {how} One read from memory then serves both reductions.",
         {"fused": True, "reuse": "recompute"},
         ("block",),
         gain=1.25 if program.cols > _L1_FLOATS else 1.02,
@@ -194,9 +196,9 @@ def _parallel_transformations(program: RowProgram, now: RowOptions, device: Devi
             Transformation(
                 "share_columns",
                 "parallelism",
-                f"{program.rows} rows cannot keep {cores} cores evenly busy. Let all cores work on one row, each on a "
-                "part of its columns. The partial results merge after a barrier, and a part stays in its core's "
-                "cache.",
+                f"{program.rows} rows cannot keep {cores} cores evenly busy. Let all cores work on one row, each on "
+                "some columns. The kernel merges the partial results after a barrier, and each part stays in its "
+                "core's cache.",
                 changes,
                 ("parts",),
                 gain=0.8 * cores if now.parallel == "none" else 0.9 * cores / program.rows if idle else 1.05,
@@ -230,7 +232,7 @@ def _latency_transformations(program: RowProgram, now: RowOptions) -> list[Trans
                 "independent_sums",
                 "latency",
                 "Each addition in a reduction waits four cycles for the previous addition. Keep several independent "
-                "accumulators and add them up at the end of the row, so that the chains overlap.",
+                "accumulators, and add the accumulators up at the end of the row, so that the chains overlap.",
                 {"accumulators": 4},
                 ("accumulators",),
                 gain=1.25,

@@ -23,8 +23,8 @@ from engine.proposers.playbook.ir.program import FusedPair, RowProgram
 from engine.proposers.playbook.ir.sizes import text
 
 MAX_BUFFER_COLS = 65536
-"""Maximum number of floats in a row's buffer. The buffer is on the thread's stack and should fit the L2
-cache: 256 KiB.
+"""Maximum number of floats in a row's buffer, 256 KiB, because the thread's stack and the L2 cache should hold the
+buffer.
 """
 _LOCALS = ("c", "r", "at", "p", "stop", "begin", "end", "row", "rows", "kept", "width", "step", "lanes", "part", "all")
 _FIELD = {"sum": "total", "max": "highest", "min": "lowest"}
@@ -38,10 +38,11 @@ class RowOptions(ElementwiseOptions, frozen=True):
     """The choices for a row kernel.
 
     Attributes:
-        order: ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes a row while it is cached.
+        order: The order ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes each row while
+            the row is cached.
         fused: Whether to merge two dependent reductions block by block.
-        reuse: Whether to recompute a costly value of the last pass for the output, or to keep it in the output row or
-            in a buffer.
+        reuse: Whether to recompute a costly value of the last pass for the output, or to keep it in the output row or a
+            buffer.
         parallel: Whether threads share the rows, or the ``parts`` of each row.
         chunk: Rows per work item; 0 leaves the choice to the schedule.
         accumulators: Independent vectors per reduction.
@@ -61,7 +62,7 @@ class RowOptions(ElementwiseOptions, frozen=True):
 
 
 class Accumulator(Struct, frozen=True):
-    """The variable ``name``, which folds ``value`` of each element with ``op``."""
+    """An accumulator: the variable ``name`` folds each element's ``value`` with ``op``."""
 
     name: str
     op: str
@@ -69,14 +70,16 @@ class Accumulator(Struct, frozen=True):
 
 
 class Prologue(Struct, frozen=True):
-    """The code before a function's loop. ``rows``: addresses of row ``r``; ``statements``: per-row numbers."""
+    """The code before a function's loop. ``rows`` are addresses of row ``r``, and ``statements`` compute per-row
+    numbers.
+    """
 
     rows: dict[str, str]
     statements: list[str]
 
 
 class Walk(Struct, frozen=True):
-    """The body of a loop over columns. ``prefetched``: the row pointer for prefetches, or "" for none."""
+    """The body of a loop over columns. ``prefetched`` is the row pointer for prefetches, or "" for none."""
 
     statements: list[str]
     accumulators: list[Accumulator]
@@ -85,14 +88,14 @@ class Walk(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True):
-    """A number that a pass returns for a row, which is a reduction's result."""
+    """A number that a pass returns for a row: a reduction's result."""
 
     name: str
     op: str
 
 
 class Pair(Struct, frozen=True):
-    """The names of the fields of two fused reductions and, for moments, the mean and the statements before it."""
+    """The field names of two fused reductions and, for moments, the mean with its statements."""
 
     first: str
     second: str
@@ -102,7 +105,7 @@ class Pair(Struct, frozen=True):
 
 
 class Pass(Struct, frozen=True):
-    """One pass over a row. ``part``: whether the pass returns a partial result to merge with other parts."""
+    """One pass over a row. ``part`` says whether the pass returns a partial result to merge with other parts."""
 
     number: int
     kind: Literal["plain", "online_softmax", "moments"]
@@ -118,7 +121,9 @@ class Pass(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The function that writes a part of a row. ``aligned``: the pointer that vector stores must align to, or ""."""
+    """The function that writes a part of a row. ``aligned`` is the pointer whose alignment vector stores need, or
+    "".
+    """
 
     parameters: list[tuple[str, str]]
     arguments: str
@@ -198,7 +203,7 @@ class RowKernel:
 
     @property
     def ops(self) -> set[str]:
-        """The operations that need a helper function."""
+        """The program's operations that need a helper function."""
         found = {value.op for value in self.values} | {r.op for r in self.program.reductions if r.op != "sum"}
         return found | {"max"} if self.pair is not None and self.pair.kind == "online_softmax" else found
 
@@ -212,7 +217,7 @@ class RowKernel:
         return [*lines, *(Cpp().store(store.tensor, "r", texts[store.value]) for store in stores)]
 
     def _groups(self) -> list[tuple[int, ...]]:
-        """Return each pass's reductions."""
+        """Return the reductions of each pass."""
         groups = list(self.program.passes)
         if self.pair is None:
             return groups
@@ -370,7 +375,7 @@ class RowKernel:
         return ", ".join(kept if name == "kept" else name for _, name in parameters)
 
     def _inside(self, roots: Iterable[int], given: Collection[int] = ()) -> list[int]:
-        """Return ``roots`` and all values on which they depend, in order. Stop at values in ``given``."""
+        """Return ``roots`` and all values on which ``roots`` depend, in order. Stop at values in ``given``."""
         seen: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -382,7 +387,7 @@ class RowKernel:
         return sorted(seen)
 
     def _prologue(self, roots: list[int], leaves: dict[int, str], namer: Namer) -> Prologue:
-        """Return the row pointers and per-row numbers before a loop. Add the values that the loop may use to
+        """Return the code before a loop: row pointers and per-row numbers. Add the values that the loop may use to
         ``leaves``.
         """
         per_row = self.program.per_row
@@ -428,7 +433,7 @@ class RowKernel:
 
 def kept_value(program: RowProgram) -> int | None:
     """Return a costly per-element value from the last pass that the outputs also need. Keeping such a value may be
-    faster than recomputing it.
+    faster than computing it again.
     """
     if not program.passes or not program.element_stores:
         return None

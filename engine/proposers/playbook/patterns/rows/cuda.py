@@ -10,11 +10,11 @@ from engine.proposers.playbook.patterns.rows import cuda_plan, cuda_transformati
 from engine.proposers.playbook.patterns.rows.cuda_kernel import row_kernel
 
 _STRUCTURES = {
-    "loop": "blocks that read 16 bytes per load, with several loads in flight, and fold all reductions in one walk.",
-    "registers": "read a row once, keep it in registers, fold it and write it from there.",
-    "split": "spread each row over many blocks and merge their partial states in a second launch.",
+    "loop": "blocks that read 16 bytes per load, with several loads in flight, and fold all reductions in one pass.",
+    "registers": "blocks that read a row once, keep the row in registers, and fold and write it from there.",
+    "split": "many blocks that share each row, and a second launch that merges the blocks' partial states.",
     "ring": "persistent blocks that copy row after row into a ring in shared memory and read each row once.",
-    "block": "hold a row in the shared memory and registers of a block, read once.",
+    "block": "blocks that read a row once and hold the row in shared memory and registers.",
 }
 
 
@@ -28,8 +28,8 @@ class CudaRows(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         rows = as_rows(program)
         text = (
-            "Give each row a block whose threads stride over it: one walk per reduction with a tree in shared memory, "
-            "then one walk to write."
+            "Give each row a block whose threads stride over the row. Each reduction takes one pass, with a tree in "
+            "shared memory, and a last pass writes."
         )
         plain = Start("plain", text, Recipe(self.name, cuda_plan.plain(device)))
         tuned = cuda_transformations.best_known(rows, plain.recipe, device)

@@ -28,8 +28,8 @@ from engine.proposers.playbook.patterns.rows.cuda_plan import (
 from engine.proposers.playbook.patterns.rows.cuda_stages import FIELDS, Part, PartKind, RowStages
 
 MOST_HELD = 256
-"""Maximum number of a row's floats per thread at sizes other than the searched size. This many floats exceed the
-registers.
+"""Maximum number of a row's floats per thread at sizes other than the searched size. A thread's registers hold fewer
+floats.
 """
 _WIDTHS = {1: "1", 2: "cols % 2 == 0 ? 2 : 1", 4: "cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1"}
 _INFINITY = "__int_as_float(0x7f800000)"
@@ -175,7 +175,7 @@ class RowView:
         }
 
     def names(self) -> dict[str, object]:
-        """Template variables that do not depend on how the kernel walks a row."""
+        """Return the template variables that do not depend on the kernel's structure."""
         stages, stores = self.stages, self.program.element_stores
         statements, results = self._elements([s.value for s in stores], stages.out_extras)
         numbers = [f"r{k}" for k in range(len(self.program.reductions))] + [f"v{k}" for k in stages.row_values]
@@ -194,7 +194,7 @@ class RowView:
         }
 
     def affine_names(self) -> dict[str, object]:
-        """Template variables for outputs that are computed from a multiple of a deviation plus an offset per row."""
+        """Return the template variables for outputs computed from a scaled deviation plus an offset per row."""
         stages, stores = self.stages, self.program.element_stores
         first, root, slope = self._affine()
         statements, texts = self.cuda.statements(self.values, [root], {**self.row_names, first: "pivot"})
@@ -205,8 +205,9 @@ class RowView:
         }
 
     def _affine(self) -> tuple[int, int, str]:
-        """The position of the row's load, the last value that is an affine function of it with coefficients per row and
-        through which all outputs see it, and the factor of that function.
+        """Return the position of the row's load, the position of an affine value, and the factor of the affine
+        function. The affine value is the last affine function of the load, with coefficients per row, through which all
+        outputs depend on the load.
         """
         program, order = self.program, self.program.element_order(s.value for s in self.program.element_stores)
         held = self.stages.held[0]
@@ -253,7 +254,7 @@ class RowView:
 
     @staticmethod
     def _number(k: int, expression: str) -> dict[str, str]:
-        """The name and the expression of per-row value ``k``."""
+        """Return the name and the expression of per-row value ``k``."""
         return {"name": f"v{k}", "expression": expression}
 
     def _row_index(self, value: Value) -> str:
@@ -293,10 +294,10 @@ class RowView:
     def _elements(
         self, roots: list[int], extras: tuple[Stream, ...], known: Mapping[int, str] | None = None
     ) -> tuple[list[str], list[str]]:
-        """Statements that compute ``roots`` for one lane of a pack, and the resulting expressions.
+        """Return statements that compute ``roots`` for one lane of a pack, and the resulting expressions.
 
         Args:
-            known: The names of values that are already computed.
+            known: The names of values that the kernel has already computed.
         """
         leaves = {**self.row_names, **(known or {})}
         for k in needed(self.values, roots):
@@ -310,7 +311,7 @@ class RowView:
 
 
 def _identity(kind: PartKind) -> str:
-    """The identity of a part's operation, for elements past the end of the row."""
+    """The identity element of a part's operation, for positions past the end of the row."""
     return {"min": _INFINITY, "max": f"-{_INFINITY}", "online_softmax": f"-{_INFINITY}"}.get(kind, "0.0f")
 
 

@@ -1,9 +1,10 @@
-"""Resolve a CUDA row recipe's choices for a device. Every knob gets a legal value.
+"""Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
-Structures, from plain to fast: ``loop`` (a block per row, one walk per reduction), ``registers`` (reads a row once and
-keeps it in registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by
-bulk copies), ``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each
-row and keep it in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
+The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
+row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. Persistent
+blocks of ``ring`` get rows by bulk copies. The structure ``block`` holds a row in a block's shared memory and
+registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines the steps from
+each structure to the next.
 """
 
 from __future__ import annotations
@@ -42,34 +43,39 @@ PLAIN: Choices = {
     "sms": 0,
     "arch": 80,
 }
-"""The choices of round 0.
+"""The choices of the first row kernel.
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
-blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share its memory.
-``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per round of launches; 0 means all.
-``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``: packs
-of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring`` that
-only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a multiprocessor's
+memory. ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of launches; 0 means
+all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``:
+packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring``
+that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
-Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
+All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
-softmax 4096 x 65536 (SOL 0.499, eager 1.05, torch.compile 0.78): plain 1.22; loop, width 4, one walk, 1024 threads,
-unroll 8: 0.67; block, 1024 threads with 4 chunks in registers: 0.533 (2 or 3 chunks, 512 or 768 threads, one walk or
-two: 0.533 to 0.535; copies with an evict-first policy: 0.558); registers, cluster 8 of 512 threads: 0.69 (4 of 512:
-0.74, 32 floats a thread spill); ring, cluster 2, 16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768
-(copies with an evict-first policy: 0.58 to 0.59; separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half
-rings on a multiprocessor 0.61; cluster 4 with one block each 0.69, because clusters of four do not fill all
-multiprocessors).
+For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
+The structure ``loop`` takes 0.67 with width 4, one pass, 1024 threads and unroll 8. The structure ``block`` takes 0.533
+with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes, ``block`` takes
+0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 of 512
+threads. With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16
+KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
+to 0.59, with separate writers 0.57 to 0.60, and with plain stores 0.61 to 0.97. Two half rings on a multiprocessor take
+0.61. Cluster 4 with one block each takes 0.69, because clusters of four do not fill all multiprocessors.
 
-layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar weights
-per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236, because the
-last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the whole grid
-0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB slots, keep
-8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first policy push
-the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
+For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
+kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
+once for 16 rows. With spans of 64 KB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
+rows then miss L2. In groups of 4 rows, ``split`` takes 0.28, and in groups of 1 row 0.48, because launches do not
+overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and keep 2. With 256
+separate writers, 128 folding threads, 8 KB slots and keep 8, ``ring`` takes 0.193. With keep 7 or 9, it takes 0.196.
+With 384 writers, 6 KB slots and keep 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and keep 5, it takes 0.205.
+Copies without an evict-first policy push the weights out of L2, and then take 0.244 with 384 writers, 6 KB slots and
+keep 8.
+"""
 
 MOST_GRID_ROWS = 65535
-"""Maximum number of rows per launch of ``split``, in which rows are a dimension of the grid."""
+"""Maximum number of rows per launch of ``split``, because rows are a dimension of the grid."""
 _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
@@ -77,38 +83,40 @@ HELD_FLOATS = 64
 BLOCK_KEPT_FLOATS = 32
 """Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
 HALVES_PIECES = 4
-"""Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
+"""Maximum number of pieces of a row per block in ``halves``. The pieces' exponents share a register, with a byte
+each.
+"""
 HALVES_FLOATS = 64
-"""Maximum number of a row's elements per thread in ``halves``. Registers hold about two rows of these."""
+"""Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
-"""Operations on elements after which a small error of the row, relative to its deviations, stays small."""
+"""Operations that keep an error small that is small relative to the row's deviations."""
 
 
 def plain(device: DeviceFact) -> Choices:
-    """Return the choices of round 0 on ``device``."""
+    """Return the choices of the first kernel on ``device``."""
     return {**PLAIN, "sms": device.cores, "arch": compute_capability(device.arch)}
 
 
 def full_width(cols: int) -> int:
-    """The number of elements in the widest pack (at most 16 bytes) that divides a row."""
+    """Return the number of elements in the widest pack (at most 16 bytes) that divides a row."""
     return next(w for w in (4, 2, 1) if cols % w == 0)
 
 
 SHARED_BYTES = 228 * 1024
-"""Shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
+"""Bytes of shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
 RESERVED_BYTES = 4096
-"""Shared memory that barriers, states and the system use within a block's share."""
+"""Bytes of a block's shared memory for barriers, states and the system."""
 
 
 class RingPlan(Struct, frozen=True):
-    """How a row is laid out in the ring.
+    """The layout of a row in the ring.
 
     Attributes:
         span: Packs of a row per block.
         piece: Packs per copy.
         keep: Pieces of a row whose weights stay in registers from row to row.
-        slot_bytes: The slot size that the recipe asks for.
-        keep_wanted: The ``keep`` that the recipe asks for.
+        slot_bytes: The slot size in the recipe.
+        keep_wanted: The ``keep`` in the recipe.
     """
 
     group: int
@@ -122,7 +130,7 @@ class RingPlan(Struct, frozen=True):
 
 
 def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
-    """Return the layout for ``blocks`` blocks per multiprocessor.
+    """Return the ring's layout for ``blocks`` blocks per multiprocessor.
 
     Returns None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
     """
@@ -140,7 +148,7 @@ def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, bloc
 
 
 class Plan(Struct, frozen=True):
-    """The choices for a program, with every knob clamped to its legal values."""
+    """The choices for a row program, with every knob clamped to a legal value."""
 
     structure: str
     stages: RowStages
@@ -152,7 +160,9 @@ class Plan(Struct, frozen=True):
 
 
 class HalvesPlan(Struct, frozen=True):
-    """How ``halves`` lays out a row: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per thread."""
+    """The layout of a row in ``halves``: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per
+    thread.
+    """
 
     group: int
     pieces: int
@@ -162,7 +172,7 @@ class HalvesPlan(Struct, frozen=True):
 
 
 def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
-    """Return how many blocks of ``block`` hold a row, at least ``cluster``. None if a row does not fit eight."""
+    """Return how many blocks of the structure ``block`` hold a row, at least ``cluster``; None if eight are too few."""
     held = len(stages.held)
     if not held:
         return None
@@ -180,8 +190,8 @@ def _is_linear(program: RowProgram, k: int) -> bool:
 
 
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
-    """Return the layout for ``group`` blocks. None if a row does not fit, or if 16 bits could change the results by
-    more than their rounding.
+    """Return the layout of ``halves`` for ``group`` blocks. None if a row does not fit, or if 16 bits could change the
+    results by more than the rounding of the row.
     """
     program = stages.program
     if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:
@@ -203,7 +213,7 @@ def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots:
 
 
 def resolve(program: RowProgram, choices: Choices) -> Plan:
-    """Return the plan for ``choices``. If the structure cannot hold the row, use the nearest structure that can."""
+    """Return the plan for ``choices``. If the structure cannot hold a row, use the nearest structure that can."""
     wanted = str(choices["structure"])
     width = min(int(choices["width"]), full_width(program.cols))
     fused = bool(choices["fused"]) or wanted != "loop"
@@ -256,5 +266,5 @@ def _ring(stages: RowStages, cluster: int, choices: Choices) -> RingPlan | None:
 
 
 def single_stage(program: RowProgram) -> bool:
-    """Whether one walk over a row computes all reductions."""
+    """Whether one pass over a row computes all reductions."""
     return len(stages_of(program, True)) == 1

@@ -23,7 +23,7 @@ FIELDS: dict[PartKind, tuple[str, ...]] = {
 
 
 class Part(Struct, frozen=True):
-    """One running result of a stage: a reduction, or a pair that one pass computes (``second`` >= 0)."""
+    """One running result of a stage: a reduction, or a pair of reductions in one pass (``second`` >= 0)."""
 
     kind: PartKind
     source: int
@@ -37,7 +37,7 @@ class Part(Struct, frozen=True):
 
 
 def stages_of(program: RowProgram, fused: bool) -> tuple[tuple[Part, ...], ...]:
-    """Return the passes over the row. If ``fused``, a single pass computes each dependent pair that can be fused."""
+    """Return the passes over the row. With ``fused``, a single pass computes each fusable pair of reductions."""
     chosen: dict[int, FusedPair] = {}
     riders: dict[int, int] = {}
     for pair in program.fused_pairs if fused else ():
@@ -86,19 +86,19 @@ class RowStages:
 
     @cached_property
     def held(self) -> tuple[Stream, ...]:
-        """Loads of tensors that are as large as the domain, in the domain's order."""
+        """Loads of tensors that are as large as the domain, in domain order."""
         wanted = streams(self.program.values, self.program.element_order(self.roots))
         return tuple(s for s in wanted if s.access.inner == 1 and s.access.count >= self.program.numel)
 
     def extras(self, roots: Iterable[int]) -> tuple[Stream, ...]:
-        """The other loads that a loop over the row needs for ``roots``."""
+        """Return the other loads that a loop over the row needs for ``roots``."""
         found = streams(self.program.values, self.program.element_order(roots))
         held = {(s.tensor, s.access) for s in self.held}
         return tuple(s for s in found if (s.tensor, s.access) not in held)
 
     @cached_property
     def out_extras(self) -> tuple[Stream, ...]:
-        """The other loads that the outputs need."""
+        """The loads, other than of the row itself, that the outputs need."""
         return self.extras(store.value for store in self.program.element_stores)
 
     @property
@@ -119,12 +119,12 @@ class RowStages:
 
     @property
     def state_floats(self) -> int:
-        """Floats of the largest stage's state."""
+        """Number of floats in the largest stage's state."""
         return max(sum(len(FIELDS[part.kind]) for part in parts) for parts in self.stages)
 
     @cached_property
     def row_values(self) -> tuple[int, ...]:
-        """Per-row values that a kernel keeps in addition to the results of reductions."""
+        """Per-row values that a kernel keeps in addition to the reductions' results."""
         values = self.program.values
         return tuple(
             k
@@ -133,7 +133,7 @@ class RowStages:
         )
 
     def ready(self, position: int) -> int:
-        """The stage after which a kernel can compute a per-row value; -1 if it can do so before the first stage."""
+        """Return the stage after which a kernel can compute a per-row value; -1 for a value that needs no stage."""
         used = self.program.reductions_of(position)
         return max((self._stage_of(k) for k in used), default=-1)
 

@@ -24,7 +24,7 @@ def transformations(program: RowProgram, recipe: Recipe, device: DeviceFact) -> 
 
 
 _GRID_RING_BYTES = 64 << 20
-"""For smaller sizes than this, the exchange across the whole grid takes longer than the second launch that it saves."""
+"""Minimum size of a tensor in bytes for a ring over the whole grid. For smaller tensors, a second launch is faster."""
 
 
 def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recipe:
@@ -109,8 +109,8 @@ def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
     return _transformation(
         "one_walk_for_all_reductions",
         "control",
-        "Compute dependent reductions in one walk over the row: a running maximum with a rescaled sum (online "
-        "softmax), or mean and squared deviations merged by Chan's formula, which stays accurate far from zero.",
+        "Compute dependent reductions in one pass over the row. Keep a running maximum with a rescaled sum (online "
+        "softmax), or merge mean and squared deviations by Chan's formula.",
         {"fused": True, "merge": "shuffle"},
         ("threads", "unroll"),
         gain=1.35,
@@ -123,8 +123,8 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "rows_over_many_blocks",
         "parallelism",
-        "There are fewer rows than multiprocessors. Spread each row over many blocks, merge their partial states in a "
-        "second launch, and write the rows in a third.",
+        "There are fewer rows than multiprocessors. Spread each row over many blocks, merge the partial states in a "
+        "second launch, and write the rows in a third launch.",
         {"structure": "split", "fused": True, "merge": "shuffle", "span_kb": _span_kb(program, device)},
         ("span_kb", "threads"),
         gain=8.0,
@@ -133,7 +133,7 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 def _span_kb(program: RowProgram, device: DeviceFact) -> int:
-    """The longest span, in KB, that still gives every multiprocessor four blocks."""
+    """Return the longest span, in KB, with which every multiprocessor still gets four blocks."""
     row_kb = program.cols // 256
     enough = (kb for kb in (256, 128, 64, 32) if program.rows * row_kb >= 4 * device.cores * kb)
     return next(enough, 16)
@@ -160,7 +160,7 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
 
 
 def _fits(program: RowProgram, wanted: Choices, width: int) -> bool:
-    """Whether a thread's floats of the row fit its registers: at most 32, or 16 in clusters, because 32 would spill."""
+    """Whether a thread's floats of the row fit in registers: at most 32, or 16 in clusters, where 32 would spill."""
     sharers = int(wanted["threads"]) * int(wanted["cluster"]) if wanted["cluster"] else 32
     return -(-program.cols // (width * sharers)) * width <= (32 if int(wanted["cluster"]) < 2 else 16)
 
@@ -190,8 +190,9 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
                 "copy_ahead_into_a_ring",
                 "latency",
                 "Use persistent blocks: a producer warp copies row after row into a ring in shared memory with bulk "
-                f"asynchronous copies, and {holder} folds a row as it lands. The next row's copies are in flight while "
-                "this row's partial states are exchanged. Every row is read from memory once.",
+                f"asynchronous copies. Let {holder} fold a row as the row's pieces arrive. The next row's copies are "
+                "in flight while blocks exchange this row's partial states. The kernel reads every row from memory "
+                "once.",
                 wanted,
                 ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "read"),
                 gain=1.45 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
@@ -200,9 +201,9 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
 
 
 _FEWEST_BLOCK_COLUMNS = 4096
-"""Registers of a block hold shorter rows with fewer instructions."""
+"""Minimum number of columns. A block's registers hold shorter rows with fewer instructions."""
 _HALF_A_BLOCK = 104 << 10
-"""The largest row, in bytes, of which two fit a multiprocessor's shared memory with room to spare."""
+"""Maximum size of a row in bytes, so that two rows easily fit in a multiprocessor's shared memory."""
 
 
 def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -230,8 +231,9 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "row_in_shared_memory",
         "memory",
-        f"Read each row once. Let {holder} hold it on the chip, most of it in shared memory and the rest in registers, "
-        "with all copies in flight at once. Blocks drift out of phase, so that some read while others write.",
+        f"Read each row once. Let {holder} hold the row on the chip, mostly in shared memory and the rest in "
+        "registers, with all copies in flight at once. Blocks drift out of phase, so that some blocks read while "
+        "other blocks write.",
         wanted,
         ("threads", "keep", "unroll", "blocks"),
         # cuda_plan.PLAIN has the measurements.
@@ -240,8 +242,9 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 HALVES_TOLERANCE = 4e-3
-"""The smallest tolerance for rows in 16 bits. The largest error measured is 1.5e-3 of magnitude plus root mean square:
-a half has 11 bits, and weights and the row are each rounded once."""
+"""The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 of magnitude plus root mean square.
+A half has 11 bits, and the kernel rounds the weights and the row once each.
+"""
 
 
 def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -253,9 +256,9 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
     return _transformation(
         "rows_in_16_bits",
         "precision",
-        "A row does not fit the chip together with the next one in fp32. After its statistics, keep a row in registers "
-        "in 16 bits, as deviations from a pivot with a shared exponent, and keep the weights in shared memory in 16 "
-        "bits. One row arrives while the row before it is written.",
+        "A row and the next row do not fit on the chip together in fp32. After a row's statistics, keep the row in "
+        "registers in 16 bits, as deviations from a pivot with a shared exponent. Keep the weights in shared memory "
+        "in 16 bits. One row arrives while the kernel writes the previous row.",
         HALVES,
         ("threads", "per", "slots"),
         gain=1.3 if now["structure"] == "split" else 1.12,
@@ -267,11 +270,11 @@ HALVES: Choices = {
     "structure": "halves", "fused": True, "merge": "shuffle", "threads": 512, "per": 4, "slots": 3, "read": "stream",
     "store": "stream",
 }  # fmt: skip
-"""Choices of ``halves``. Other reads would push the weights out of L2 while blocks fetch them."""
+"""Choices of ``halves``. With other reads, the row would push the weights out of L2."""
 EXACT_RING: Choices = {
     "structure": "ring", "cluster": 0, "threads": 128, "writers": 256, "slot_kb": 8, "keep": 8, "blocks": 1,
 }  # fmt: skip
-"""Changes that turn a kernel with rows in 16 bits into the fastest one in fp32."""
+"""Changes that turn a kernel with rows in 16 bits into the fastest kernel in fp32."""
 
 
 def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -284,7 +287,7 @@ def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Tra
         "weights_once_for_many_rows",
         "memory",
         "Every row multiplies by the same weights. Give a thread some columns and let it write several rows, so that "
-        "the weights are read once and stay in registers.",
+        "it reads the weights once and keeps them in registers.",
         {"rows_per_block": min(16, program.rows)},
         ("rows_per_block", "unroll"),
         gain=1.45,
@@ -300,8 +303,8 @@ def _keep_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Tran
     return _transformation(
         "weights_in_registers",
         "memory",
-        "A persistent block sees the same columns in every row. Keep part of their weights in registers instead of "
-        "reading them from L2 each time.",
+        "A persistent block processes the same columns in every row. Keep part of these columns' weights in "
+        "registers instead of reading all weights from L2 each time.",
         {"keep": 2},
         ("keep", "threads"),
         gain=1.15,
@@ -319,9 +322,9 @@ def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
     return _transformation(
         "separate_writers",
         "latency",
-        "Memory is idle while blocks fold a row and exchange its partial states. Let some warps write a row while "
-        "others already fold and exchange the next one."
-        + (" The writers get most registers and keep more weights in them." if weights else ""),
+        "Memory is idle while blocks fold a row and exchange the row's partial states. Let some warps write a row "
+        "while other warps already fold and exchange the next row."
+        + (" The writers get most registers, in which they keep more weights." if weights else ""),
         {**wanted, "keep": 8} if weights else wanted,
         ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
         gain=1.3 if plan.cluster == 0 else 1.0,  # cuda_plan.PLAIN has the measurements
@@ -334,7 +337,7 @@ def _groups(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
     return _transformation(
         "few_rows_at_a_time",
         "memory",
-        "Fold and write a few rows before touching the next ones, so that the second read of a row hits L2.",
+        "Fold and write a few rows before reading the next rows, so that the second read of a row hits L2.",
         {"group_rows": max(1, program.rows // 8)},
         ("group_rows", "rows_per_block"),
         gain=1.0,
@@ -347,8 +350,8 @@ def _hints(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "streaming_stores",
         "memory",
-        "Nothing reads the results again. Write them with evict-first stores, so that they do not push rows and "
-        "weights out of L2.",
+        "Nothing reads the results again. Write the results with evict-first stores, so that the results do not push "
+        "rows and weights out of L2.",
         {"store": "stream"},
         ("store", "read"),
         gain=1.05,
@@ -362,7 +365,7 @@ def _fast_math(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
         "fast_math",
         "compute",
         "Use the special-function unit: exp as one exp2 with log2(e) folded in, and fast reciprocals for divisions. "
-        "Errors stay near 1e-6.",
+        "The error stays near 1e-6.",
         {"math": "fast"},
         gain=1.15,
         helps="compute",
@@ -381,7 +384,7 @@ def _occupancy(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
     return _transformation(
         "balance_occupancy",
         "parallelism",
-        "Trade threads per block, work per thread and registers against each other until enough loads are in flight.",
+        "Vary threads per block, work per thread and registers until enough loads are in flight.",
         {"threads": 256 if now["threads"] != 256 else 512},
         opens,
         gain=1.04,

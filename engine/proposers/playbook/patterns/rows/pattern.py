@@ -11,7 +11,9 @@ from engine.proposers.playbook.patterns.rows.cuda import CudaRows
 
 
 class Rows(Pattern):
-    """softmax, layernorm, rmsnorm, group norm, sums, norms, and other programs in their primitives."""
+    """Row reductions such as softmax, layernorm, rmsnorm, group norm, sums, norms, and programs in the same
+    primitives.
+    """
 
     name = "rows"
     templates = (CppRows(), CudaRows())

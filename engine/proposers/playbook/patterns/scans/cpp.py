@@ -23,14 +23,18 @@ class CppScans(Template):
         first = ScanOptions(lanes=16, parallel=device.cores > 1, tile=_tile(scan, device))
         plain = ScanOptions(tile=first.tile)
         how = (
-            "Scan 16 elements of a row together in four steps of a vector, and carry the total in double."
+            "Scan 16 elements of a row together in four vector steps, and carry the total in double precision."
             if scan.inner == 1
             else "Carry the totals of a tile of adjacent rows, so that loops run over adjacent elements."
         )
         opens = ("lanes",) if scan.inner == 1 else ("tile",)
         return [
             Start("vectors", f"{how} Share the rows among the threads.", Recipe(self.name, choices_of(first), opens)),
-            Start("plain", "Add element after element in double on one core.", Recipe(self.name, choices_of(plain))),
+            Start(
+                "plain",
+                "Add element after element in double precision on one core.",
+                Recipe(self.name, choices_of(plain)),
+            ),
         ]
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
@@ -61,7 +65,7 @@ class CppScans(Template):
 
 
 def _tile(program: ScanProgram, device: DeviceFact) -> int:
-    """Return the widest tile that leaves every core some tiles."""
+    """Return the widest tile with which every core gets some tiles."""
     wanted = program.rows // (2 * max(1, device.cores))
     return max((tile for tile in (16, 64, 256, 1024) if tile <= wanted), default=16)
 
@@ -69,8 +73,8 @@ def _tile(program: ScanProgram, device: DeviceFact) -> int:
 _VECTOR_STEPS = Transformation(
     "vector_steps",
     "latency",
-    "Each addition waits for the one before it. Scan 16 elements together in four steps of a vector, so that only one "
-    "addition in 16 elements waits.",
+    "Each addition waits for the previous addition. Scan 16 elements together in four vector steps, so that only one "
+    "addition per 16 elements waits.",
     {"lanes": 16},
     ("lanes",),
     gain=1.5,

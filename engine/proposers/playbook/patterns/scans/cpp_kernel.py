@@ -39,7 +39,7 @@ class ScanOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices for a scan.
 
     Attributes:
-        lanes: Elements of a row that are scanned together in a vector; 1 means one after the other.
+        lanes: Elements of a row that a vector scans together; 1 means one after the other.
         tile: Adjacent rows that a thread scans together, if the elements of a row are not adjacent.
         parallel: Whether threads share the rows.
         chunk: Rows or tiles per work item.
@@ -86,7 +86,7 @@ def scan_kernel(program: ScanProgram, options: ScanOptions, spec: ProblemSpec) -
 
 
 def _statements(part: PointwiseProgram, names: list[str]) -> tuple[list[str], str]:
-    """Return the statements of ``part`` for element ``i``, and the expression that it stores to ``ACC``."""
+    """Return the statements of ``part`` for element ``i``, and the expression that ``part`` stores to ``ACC``."""
     cpp, leaves = Cpp(), {}
     for k in part.order:
         value = part.values[k]

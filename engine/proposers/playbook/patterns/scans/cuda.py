@@ -9,7 +9,7 @@ from engine.proposers.playbook.patterns.scans.cuda_kernel import scan_kernel
 from engine.proposers.playbook.patterns.scans.program import ScanProgram, as_scan
 
 PLAIN: Choices = {"threads": 256, "items": 1}
-"""The choices for a kernel with an element per thread and step."""
+"""The choices for a kernel in which each thread scans one element per step."""
 
 
 class CudaScans(Template):
@@ -47,8 +47,8 @@ def _first(program: ScanProgram) -> Choices:
 _MORE_ITEMS = Transformation(
     "more_items",
     "latency",
-    "Give each thread several elements of a piece: their loads are in flight together, and the barriers and shuffles "
-    "of a piece serve more elements. Load the next piece while this one is scanned.",
+    "Give each thread several elements of a piece: the loads are in flight together, and the barriers and shuffles "
+    "of a piece serve more elements. Load the next piece while scanning this piece.",
     {"items": 8},
     ("items", "threads"),
     gain=2.0,
@@ -57,7 +57,7 @@ _MORE_ITEMS = Transformation(
 _SMALLER_BLOCKS = Transformation(
     "smaller_blocks",
     "latency",
-    "Use blocks of fewer threads: barriers are cheaper, and more rows are scanned at the same time.",
+    "Use blocks of fewer threads: barriers are cheaper, and the device scans more rows at the same time.",
     {"threads": 128},
     ("threads", "items"),
     gain=1.03,

@@ -46,7 +46,7 @@ def scan_kernel(program: ScanProgram, choices: Choices, spec: ProblemSpec) -> st
 
 
 def _statements(part: PointwiseProgram) -> tuple[list[str], dict[str, str]]:
-    """Return the statements of ``part`` for element ``i``, and the expression that it stores to each tensor."""
+    """Return the statements of ``part`` for element ``i``, and the expression that ``part`` stores to each tensor."""
     cuda, leaves = Cuda(), {}
     for k in part.order:
         value = part.values[k]

@@ -10,7 +10,7 @@ from engine.proposers.playbook.patterns.scans.program import ScanProgram, recogn
 
 
 class Scans(Pattern):
-    """cumsum and cumprod, also reversed, exclusive or masked."""
+    """Scans like cumsum and cumprod, including reversed, exclusive and masked scans."""
 
     name = "scans"
     templates = (CppScans(), CudaScans())

@@ -26,7 +26,7 @@ class ScanProgram(Program, frozen=True):
     Attributes:
         reverse: Whether the scan begins at the end of each row.
         exclusive: Whether an output excludes the element at its own position. The first output of a row is then 0.
-        before: Computes the scanned elements. Its only store is ``ACC``.
+        before: Computes the scanned elements. The only store is ``ACC``.
         chain: Computes the outputs from the scanned elements.
     """
 
@@ -45,22 +45,24 @@ class ScanProgram(Program, frozen=True):
 
 
 def as_scan(program: Program) -> ScanProgram:
-    """Return ``program``, which must be a scan."""
+    """Return ``program``, whose type must be :class:`ScanProgram`."""
     assert isinstance(program, ScanProgram), "the analysis chose the wrong pattern"
     return program
 
 
 def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
-    """Return the program for ``spec``, or None if it scans nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem scans nothing. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, frozenset(SCANS)):
         return None
     graph = graph_of(spec)
     found = calls(graph, frozenset(SCANS))
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} scans, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} scans, and the playbook fuses only one")
     node = found[0]
     if node.kwargs.get("dtype") not in (None, "float32") or node.dtype != "float32":
-        raise Unsupported(f"it scans {node.kwargs.get('dtype') or node.dtype}, and the playbook supports only float32")
+        raise Unsupported(
+            f"the model scans {node.kwargs.get('dtype') or node.dtype}, and the playbook supports only float32"
+        )
     shape = node.shape or (1,)
     dim = node.args[1] % len(shape)
     nodes = {each.name: each for each in graph}
@@ -69,17 +71,17 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
     if flipped or cut:
         result = _only_user(node, graph)
         if not (_flips(result, dim) if flipped else _begins_with_zeros(result, node, dim, nodes)):
-            raise Unsupported(f"it scans the result of {source.target.removeprefix('aten.').split('.')[0]}")
+            raise Unsupported(f"the model scans the result of {source.target.removeprefix('aten.').split('.')[0]}")
         source = nodes[source.args[0]["ref"]]
         if SCANS[node.target] == "prod" and cut:
-            raise Unsupported("it is an exclusive product that begins with 0")
+            raise Unsupported("the model computes an exclusive product that begins with 0")
     end = GraphNode("output__", "output", "output", ({"ref": source.name},))
     upto = next(place for place, each in enumerate(graph) if each.name == source.name) + 1
     (term,) = terms_of(spec, (*graph[:upto], end))
     if any(each.op == "reduce" for each in reachable([term])):
-        raise Unsupported("it scans the result of a reduction")
+        raise Unsupported("the model scans the result of a reduction")
     if source.shape != result.shape or term.numel == 0:
-        raise Unsupported(f"it scans {list(source.shape or ())} to {list(result.shape or ())}")
+        raise Unsupported(f"the model scans {list(source.shape or ())} to {list(result.shape or ())}")
     before = pointwise_program({ACC: term})
     chain = epilogue(spec, graph, result.name, result.shape or (), term.numel)
     loads = [before.values[k].tensor for k in before.order if before.values[k].op == "load"]
@@ -89,7 +91,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
         if tensor.name in used and tensor.dtype not in types:
             raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and scans support only float32")
         if tensor.dtype == "bool" and tensor.name in _loads(chain):
-            raise Unsupported(f"it uses `{tensor.name}`, which is bool, after the scan")
+            raise Unsupported(f"the model uses `{tensor.name}`, which is bool, after the scan")
     sizes = term.shape or (1,)
     return ScanProgram(
         op=SCANS[node.target],
@@ -104,7 +106,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
 
 
 def scan_assertions(program: ScanProgram, spec: ProblemSpec) -> list[str]:
-    """Assert that every tensor has the elements that the kernel reads or writes."""
+    """Assert that every tensor has all elements that the kernel reads or writes."""
     tensors = {tensor.name: tensor for tensor in spec.tensors}
     lines: list[str] = []
     numbers: list[float] = []
@@ -131,7 +133,7 @@ def _flips(node: GraphNode, dim: int) -> bool:
 
 
 def _cuts_the_last(node: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether ``node`` is its operand without the last element along ``dim``."""
+    """Whether ``node`` only removes the last element of its operand along ``dim``."""
     if node.target != _SLICE or node.shape is None:
         return False
     source = nodes[node.args[0]["ref"]].shape or ()
@@ -149,9 +151,9 @@ def _begins_with_zeros(node: GraphNode, scan: GraphNode, dim: int, nodes: Mappin
 
 
 def _only_user(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
-    """Return the node that uses ``node``. Raises ``Unsupported`` if there are several."""
+    """Return the only node that uses ``node``. Raises ``Unsupported`` if several nodes use it."""
     ref = {"ref": node.name}
     users = [each for each in graph if any(ref == one or (isinstance(one, list) and ref in one) for one in each.args)]
     if len(users) != 1 or users[0].op == "output":
-        raise Unsupported("it uses a part of a scan")
+        raise Unsupported("the model uses a part of a scan")
     return users[0]

@@ -1,5 +1,5 @@
-"""Convolutions by warpgroup products that stream down the rows of images (Hopper).
+"""Convolutions on Hopper whose blocks stream down image rows and multiply with wgmma.
 
-``plan`` resolves a recipe's choices, ``file`` writes the kernel, and ``transformations`` lists what a search
-may change.
+``plan`` resolves a recipe's choices, ``file`` writes the kernel, and ``transformations`` lists the changes that a
+search may try.
 """

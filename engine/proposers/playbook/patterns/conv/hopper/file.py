@@ -30,9 +30,9 @@ from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 
 _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _RISING = frozenset({"add", "max", "min"})
-"""Operations that never fall when an operand rises."""
+"""Operations whose result never falls when an operand rises."""
 _MOST_STEPS = 4
-"""The most steps whose results a thread holds at once."""
+"""Maximum number of steps whose results a thread holds at once."""
 
 
 def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: bool) -> str:
@@ -87,9 +87,10 @@ def _per_channel(access: Access, plane: int, filters: int) -> bool:
 
 
 def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
-    """Whether the value that ``chain`` stores never falls when the sum rises, and depends on the channel otherwise.
+    """Whether the value that ``chain`` stores depends only on the sum and the channel, and never falls when the sum
+    rises.
 
-    The maximum of a window may then be taken of the sums, with the same result.
+    If the value never falls, the kernel may take a window's maximum over the sums, with the same result.
     """
     depends: dict[int, bool] = {}
     for k in chain.order:
@@ -106,7 +107,9 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """A part of the work on a row's results: put filters of pass ``part`` on the stage, or write steps of the stage."""
+    """A part of the work on a row's results: copy pass ``part`` to the staging buffer, or write steps of this
+    buffer.
+    """
 
     part: int
     put: bool = False
@@ -115,10 +118,10 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """The work on a row's results after each group of products of the next row.
+    """Return the work on a row's results after each group of the next row's products.
 
     Args:
-        filters: Filters of a step, in which a team writes what is on the stage.
+        filters: Filters per step in which a team writes the staging buffer.
     """
     passes, steps, many = plan.lines // plan.stage_filters, plan.stage_filters // filters, len(plan.products)
     found: list[list[Task]] = []
@@ -139,10 +142,10 @@ def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
 def _epilogue(
     chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str, table: list[str]
 ) -> dict[str, object]:
-    """The function ``name``: the epilogue of output ``i``, which is element ``n`` of the plane of filter ``f``.
+    """Return the function ``name``: the epilogue of output ``i``, which is element ``n`` of the plane of filter ``f``.
 
-    A chain that stores to ``ACC`` returns the value instead of storing it. Tensors with a value per filter are added
-    to ``table``.
+    If ``chain`` stores to ``ACC``, the function returns the value instead. Add tensors with a value per filter to
+    ``table``.
     """
 
     def leaf(value: Value) -> str:
@@ -175,8 +178,8 @@ def _epilogue(
 def _assertions(
     conv: ConvProgram, chains: Sequence[PointwiseProgram], spec: ProblemSpec, names: Sequence[str]
 ) -> list[str]:
-    """What the sizes of a build must satisfy. Batch, height and width may differ from the traced ones if every address
-    follows from them.
+    """Return assertions about the sizes of a build. Batch, height and width may differ from the traced sizes if every
+    address follows from them.
     """
     used = [tensor for tensor in spec.tensors if tensor.name in names]
     free = all(isinstance(size, Size) and not size.under for size in (conv.images, *conv.image) if size != 1)
@@ -197,11 +200,11 @@ def _assertions(
     lines = fixed_sizes(tensor for tensor in used if tensor.name in {conv.w, *fixed})
     lines.append(size_assertion(f"{text(conv.channels)} == {int(conv.channels)}", f"{int(conv.channels)} channels"))
     whole = f"{conv.x}_numel == 1LL * images * channels * groups * image_y * image_x"
-    lines.append(size_assertion(whole, f"{conv.x} to be one batch of images"))
+    lines.append(size_assertion(whole, f"{conv.x} to be one contiguous batch of images"))
     for name in dict.fromkeys(names):
         if name not in {conv.x, conv.w, *fixed}:
             whole = "results" if name in outputs or conv.pool is None else "pixels"
-            needs = f"{name} to have an element for each result"
+            needs = f"{name} to have one element per result"
             lines.append(size_assertion(f"{name}_numel == images * {int(conv.filters)}LL * {whole}", needs))
     numbers = [value.number for chain in chains for value in (chain.values[k] for k in chain.order)
                if value.op == "const" and not value.text]  # fmt: skip

@@ -13,26 +13,30 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
 
 STRUCTURE = "stream"
 _TILE = 64
-"""Pixels of a product: a warpgroup's rows in wgmma."""
+"""Pixels per product: a warpgroup's rows in wgmma."""
 _LEAST_USE = 0.4
-"""The smallest share of a product's pixels that may be results. Below it, tiles of adjacent pixels waste less."""
+"""The smallest share of a product's pixels that may be results. Below this share, tiles of adjacent pixels waste less.
+"""
 _MOST_PRODUCTS = 512
-"""The most products of a row, which are unrolled."""
+"""Maximum number of products per row, because the kernel unrolls the products."""
 _OTHER_REGISTERS = 44
-"""Registers of a consumer's thread besides sums. Without this room, the compiler spills."""
+"""Registers of a consumer thread other than sums. With fewer registers, the compiler spills."""
 _REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
-"""Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled. Together they
-are at most those of the launch, 65536 / threads rounded down to a multiple of 8 each. If not, the block waits forever.
+"""Registers of a consumer and of a producer thread, by (teams, loaders); 0 keeps the compiler's number. Together, they
+must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8). With more
+registers, the block waits forever.
 """
 _BARRIERS_BYTES = 512
 _TABLE_BYTES = 2048
-"""Room for values of the epilogue that depend on the filter alone: four at 128 filters."""
+"""Bytes for epilogue values that depend only on the filter: four values for 128 filters."""
 _GROUPS = 9
-"""Groups of a row's products. Between them, results of the row before are written."""
+"""Number of groups of a row's products. Between the groups, the kernel writes results of the previous row."""
 
 
 class Octet(Struct, frozen=True):
-    """Eight elements along k: octet ``c`` along the channels, tap ``y``, tap ``x``, and its place in the ring."""
+    """Eight elements along k: octet ``c`` along the channels at tap (``y``, ``x``), and the octet's place in the
+    ring.
+    """
 
     c: int
     y: int
@@ -43,14 +47,16 @@ class Octet(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """16 k: two octets of slot ``slot`` of a row of results, the one with the lower address first."""
+    """A step of 16 k: two octets in slot ``slot`` of a row of results, the lower address first."""
 
     slot: int
     octets: tuple[Octet, Octet]
 
 
 class Product(Struct, frozen=True):
-    """One product of a step: ``left`` and ``right`` say which operand is the remainder; ``add``: 0 for the first."""
+    """One product of a step: ``left`` and ``right`` say which operand is the remainder, and ``add`` is 0 for the first
+    product.
+    """
 
     step: Step
     number: int
@@ -60,7 +66,7 @@ class Product(Struct, frozen=True):
 
 
 class StreamPlan(Struct, frozen=True):
-    """The sizes of a kernel. ``conv_rows.cu.j2`` says what they mean."""
+    """The sizes of a kernel that streams down rows, which ``conv_rows.cu.j2`` explains."""
 
     type: str
     parts: int
@@ -90,7 +96,7 @@ class StreamPlan(Struct, frozen=True):
 
 
 def first_choices(sms: int) -> Choices:
-    """The choices of the first kernel with this structure, for a device with ``sms`` multiprocessors."""
+    """Return the choices of the first kernel that streams down rows, for a device with ``sms`` multiprocessors."""
     return {
         "structure": STRUCTURE, "arithmetic": "bf16x3", "lines": 96, "teams": 2, "loaders": 1, "most_slots": 12,
         "batch": 3, "prefetch": 2, "sms": sms,
@@ -98,23 +104,23 @@ def first_choices(sms: int) -> Choices:
 
 
 def refusal(conv: ConvProgram, arch: int) -> str | None:
-    """Why the structure does not support ``conv`` on the device, or None."""
+    """Return why a kernel that streams down rows does not support ``conv`` on the device, or None."""
     if arch != 90:
-        return "its device has no wgmma"
+        return "the device has no wgmma instructions"
     if conv.k < 32 or conv.m < 8:
-        return "it is too small for tensor cores"
+        return "the convolution is too small for tensor cores"
     if conv.channels * max(conv.strides[1], 1) >= 2**31 or conv.image[0] * max(conv.strides[2], 1) >= 2**31:
-        return "an image is too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     pool = conv.pool
     if pool is not None:
         (high, _), (down, _), (rim, _) = pool.window, pool.stride, pool.padding
         if pool.dilation[0] != 1 or high not in (down, down + 1) or rim > max(high - 2, 0):
-            return "windows of its pooling overlap by more than a row"
+            return "pooling windows overlap by more than one row"
         if pool.reach[1] > _TILE // 2 or pool.size != _pooled_size(conv):
-            return "windows of its pooling reach too far"
+            return "pooling windows span too many rows"
     pixels, use = _strip(conv)
     if use < _LEAST_USE:
-        return f"its rows of {pixels} pixels leave most of a product empty"
+        return f"rows of {pixels} pixels leave most of a wgmma product empty"
     return None
 
 
@@ -129,7 +135,7 @@ def _pooled_size(conv: ConvProgram) -> Pair:
 
 
 def _strip(conv: ConvProgram) -> tuple[int, float]:
-    """Pixels of a strip of a row, and the share of a product's pixels that are results."""
+    """Return the pixels in a strip of a row, and the share of a product's pixels that are results."""
     pool = conv.pool
     if pool is None:
         strips = -(-conv.size[1] // _TILE)
@@ -142,7 +148,7 @@ def _strip(conv: ConvProgram) -> tuple[int, float]:
 
 
 def resolve(conv: ConvProgram, choices: Choices) -> StreamPlan | None:
-    """The plan for ``choices``, with every knob clamped to a legal value; None if nothing fits the device."""
+    """Return the plan for ``choices``, with every knob clamped to a legal value; None if no plan fits the device."""
     for lines in dict.fromkeys((int(choices["lines"]), 96, 64, 48, 32)):
         if lines <= int(choices["lines"]):
             for teams in (2, 1):
@@ -220,12 +226,14 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
 
 
 def _plane(slots: int, phase_row: int, pixel_x: int) -> int:
-    """Octets of a plane of the ring."""
+    """Return the number of octets in a plane of the ring."""
     return slots * phase_row if pixel_x == 1 else -(-slots * phase_row // 8) * 8 + 4
 
 
 def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair, Pair, Pair]:
-    """The distance of octets in the image, the octets of a filter, and distances of taps and pixels in octets."""
+    """Return the distance of octets in the image, the octets of a filter, and the distances of taps and pixels in
+    octets.
+    """
     grain, taps, tap_step, pixel_step = [], [], [], []
     for size, part, stride, dilation in zip(conv.kernel, octet[1:], conv.stride, conv.dilation, strict=True):
         step = gcd(stride, dilation) if part == 1 else gcd(stride, part)
@@ -242,7 +250,7 @@ def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair
 
 
 def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int) -> tuple[Step, ...] | None:
-    """Pairs of octets that lie in one slot, so that their distance is the same everywhere in the ring."""
+    """Return pairs of octets in one slot, whose distance is the same everywhere in the ring."""
     found = []
     for slot in range(window):
         octets = [
@@ -266,7 +274,7 @@ def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int
 
 
 def _products(steps: tuple[Step, ...], parts: int) -> tuple[tuple[Product, ...], ...]:
-    """The products of a row in groups. Small terms come first, because tensor cores truncate when they add."""
+    """Return a row's products in groups. Small terms come first, because tensor cores truncate sums."""
     kinds = ((1, 0), (0, 1), (0, 0)) if parts == 2 else ((0, 0),)
     found = [
         Product(step, number, left, right, int(bool(at or number)))
@@ -278,7 +286,7 @@ def _products(steps: tuple[Step, ...], parts: int) -> tuple[tuple[Product, ...],
 
 
 def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair) -> int:
-    """The most elements per load of a row of an octet, as far as the image's size does not matter."""
+    """Return the maximum elements per load of an octet's row that is legal for every image size."""
     if conv.strides[3] != 1:
         return 1
     rim = 0 if conv.pool is None else conv.pool.padding[1] * conv.stride[1]

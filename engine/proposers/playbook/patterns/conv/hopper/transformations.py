@@ -13,31 +13,31 @@ _OPENED = ("loaders", "batch", "prefetch", "most_slots")
 
 
 def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
-    """The first kernel on Hopper."""
+    """Return the first kernel on Hopper, which streams down rows."""
     text = [
         "Let each block stream down the rows of images. Producer warps keep a ring of image rows in shared memory, "
-        "rounded to 16 bits and ordered so that any tap of a row is an operand of wgmma as it lies there. The filters "
-        "stay in shared memory. A warpgroup multiplies a row of 64 pixels by all filters, and writes its results while "
-        "the tensor cores compute the next row."
+        "rounded to 16 bits. The rows' order allows wgmma to read any tap of a row in place. The filters stay in "
+        "shared memory. A warpgroup multiplies a row of 64 pixels by all filters, and writes its results while the "
+        "tensor cores compute the next row."
     ]
     if conv.dtype == "float32":
         text.append("Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5.")
     if conv.pool is not None:
-        text.append("Keep the maximum of a window's rows in registers, so that only pooled results are written.")
+        text.append("Keep the maximum of a window's rows in registers, so that the kernel writes only pooled results.")
     return Start("wgmma_rows", " ".join(text), plain.with_(first_choices(device.cores), _OPENED))
 
 
 def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[Transformation]:
-    """Transformations of a kernel that streams down rows."""
+    """Return the transformations of a kernel that streams down rows."""
     found = []
     if plan.parts == 2:
         found.append(
             Transformation(
                 "fp16_tensor_cores",
                 "precision",
-                "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. A third of the "
-                "products and half the shared memory. The relative error rises to about 1e-3, and numbers above 65504 "
-                "become infinite.",
+                "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. Rounding takes a "
+                "third of the products and half the shared memory. The relative error rises to about 1e-3, and "
+                "numbers above 65504 become infinite.",
                 {"arithmetic": "fp16"},
                 _OPENED,
                 gain=2.0,
@@ -50,8 +50,8 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
             Transformation(
                 "two_teams",
                 "parallelism",
-                "One warpgroup issues all products, so that tensor cores wait whenever it does. Let two warpgroups "
-                "stream down rows of their own, each with a ring and a producer.",
+                "One warpgroup issues all products, so tensor cores wait whenever this warpgroup waits. Let two "
+                "warpgroups stream down different rows, each with a ring and a producer.",
                 {"teams": 2},
                 ("batch", "prefetch", "most_slots"),
                 gain=1.05,
@@ -63,7 +63,8 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
             Transformation(
                 "prefetch_patches",
                 "latency",
-                "Producers wait for image rows to arrive from memory. Prefetch the rows of their next turns into L2.",
+                "Producers wait for image rows to arrive from memory. Prefetch the rows of the producers' next turns "
+                "into L2.",
                 {"prefetch": 2},
                 ("prefetch", "batch"),
                 gain=1.05,
@@ -76,7 +77,7 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
 
 
 def knobs(plan: StreamPlan) -> dict[str, tuple[Choice, ...]]:
-    """Legal values of the knobs that matter for ``plan``."""
+    """Return the legal values of the knobs that affect ``plan``."""
     found: dict[str, tuple[Choice, ...]] = {
         "lines": (32, 48, 64, 96, 128),
         "teams": (1, 2),

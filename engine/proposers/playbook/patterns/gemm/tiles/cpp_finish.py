@@ -1,4 +1,4 @@
-"""The epilogue of a tiled product in C++. ``finish`` computes outputs from one sum or from a vector of sums."""
+"""The epilogue of a tiled product in C++: the function ``finish`` computes outputs from one sum or a vector of sums."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ inline vec place(Wide, long long i, long long inner, long long count) {
 
 
 def ops_of(*chains: PointwiseProgram) -> set[str]:
-    """Return the operations in all chains."""
+    """Return the operations of all ``chains``."""
     return {chain.values[k].op for chain in chains for k in chain.order}
 
 
@@ -59,21 +59,21 @@ def preamble(chains: Sequence[PointwiseProgram], lanes: int, math: Arithmetic) -
 
 @cache
 def _vectors(spread: bool, lanes: int) -> str:
-    """Types, loads and stores of vectors, and ``spread`` if a kernel stores one number to all lanes."""
+    """Return types, loads and stores of vectors, and ``spread`` if a kernel stores one number to all lanes."""
     return render("_vectors.cpp.j2", code="store( spread(" if spread else "store(", lanes=lanes)
 
 
 def tensors_struct(names: Iterable[str], outputs: Iterable[str]) -> list[str]:
-    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under its tensor's name."""
+    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under the tensor's name."""
     written = set(outputs)
     fields = [f"  {'' if name in written else 'const '}float* {name};" for name in names]
     return ["struct Tensors {", *fields, "};"]
 
 
 def finish(chain: PointwiseProgram, cols: int, lanes: int, name: str = "finish", to: str = "") -> list[str]:
-    """Return ``finish(width, t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
+    """Return the function ``finish(width, t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
 
-    If ``lanes`` is above 1, it also accepts a vector of sums within one row. A store to ``ACC`` goes to the pointer
+    If ``lanes`` is above 1, ``finish`` also accepts a vector of sums in one row. A store to ``ACC`` goes to the pointer
     parameter ``to``.
     """
     wide = lanes > 1

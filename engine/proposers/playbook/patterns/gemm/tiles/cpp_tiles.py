@@ -1,7 +1,7 @@
 """A product in C++ with register tiles over packed panels, with GCC's vector extensions.
 
-Matmuls and convolutions share this code. They differ in how they pack panels of the right operand (``Right``) and in
-what they do with a finished block.
+Matmuls and convolutions share this code, but pack the right operand's panels (``Right``) and use finished blocks
+differently.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from engine.proposers.playbook.codegen.text import function, indent
 from engine.proposers.playbook.ir.sizes import factor, stride, text
 
 LONGEST_SUM = 8192
-"""Maximum length of a sum, and therefore of a panel, in a single pass at sizes other than the searched size."""
+"""Maximum number of terms of a sum in a single pass, at sizes other than the searched size. A panel is as long as the
+sum.
+"""
 LONGEST_PASS = 2048
-"""If a sum has more steps of k than this, a block needs several passes, so that its panels stay small."""
+"""Maximum number of steps of k per pass. Longer sums take several passes, so that panels stay small."""
 
 
 class Tiles(Struct, frozen=True):
@@ -27,9 +29,9 @@ class Tiles(Struct, frozen=True):
     Attributes:
         depth: Steps of k per pass over a block; 0 means all steps.
         row_tiles: Rows of tiles in the block that one task computes.
-        col_tiles: Columns of tiles in that block.
+        col_tiles: Columns of tiles in the block.
         pack_a: Whether to copy the block's part of the left operand into contiguous panels first.
-        pack_b: Whether to copy the block's part of the right operand in the same way.
+        pack_b: Whether to copy the block's part of the right operand into panels.
         unroll: The unroll factor of the loop over k.
     """
 
@@ -46,7 +48,7 @@ class Tiles(Struct, frozen=True):
 
 
 class TileOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The choices for every C++ template that supports register tiles. The first choices define :class:`Tiles`."""
+    """The choices of every C++ template with register tiles. The first choices define :class:`Tiles`."""
 
     rows: int = 6
     vecs: int = 2
@@ -82,7 +84,7 @@ def fitting_tiles(options: TileOptions, m: int, n: int, k: int, *, pack_b: bool)
 
 
 class Left(Struct, frozen=True):
-    """The left operand. ``pointer`` is the address of matrix ``b``'s first element; the strides are in elements."""
+    """The left operand. ``pointer`` is the address of matrix ``b``'s first element. Strides are in elements."""
 
     pointer: str
     row_stride: int
@@ -90,11 +92,11 @@ class Left(Struct, frozen=True):
 
 
 class Right(Struct, frozen=True):
-    """How to read columns of the right operand.
+    """How a kernel reads columns of the right operand.
 
     Attributes:
-        direct: Pointer to matrix ``b``'s first element if its rows are contiguous, else "".
-        step: The distance between rows if they are contiguous.
+        direct: Pointer to matrix ``b``'s first element if the rows are contiguous, else "".
+        step: The distance between contiguous rows.
         pack: Statements that fill ``panel`` (``depth`` x kCols), starting at row ``k0`` and column ``n``. Columns from
             ``n1`` on are 0.
     """
@@ -118,7 +120,7 @@ def constants(tiles: Tiles, m: int, n: int, k: int) -> list[str]:
 
 
 def tile_function(tiles: Tiles, left: Left, several: bool) -> list[str]:
-    """Return ``tile``, which computes a tile's sums over one pass in ``sums`` (kRows x kCols)."""
+    """Return the function ``tile``, which computes a tile's sums over one pass in ``sums`` (kRows x kCols)."""
     if tiles.pack_a:
         parameter, read = "const float* a", "a[k * kRows + r]"
     else:
@@ -165,7 +167,7 @@ def tile_function(tiles: Tiles, left: Left, several: bool) -> list[str]:
 
 
 def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
-    """Return ``pack_panel`` for the right operand and, if the left operand is packed, ``pack_rows``."""
+    """Return the functions ``pack_panel`` for the right operand and, if the left operand is packed, ``pack_rows``."""
     whole = ("long long", "long long", "long long", "long long", "long long")
     lines = function(
         "Columns [n, n + kCols) of rows [k0, k0 + depth) of the right operand, zeros from column n1 on.",
@@ -190,11 +192,11 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
 
 
 def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list[str], extra: str = "") -> list[str]:
-    """Return ``block``, which computes rows [m0, m1) by columns [n0, n1) of matrix ``b``, at most one block.
+    """Return the function ``block``, which computes at most a block: rows [m0, m1) by columns [n0, n1) of matrix ``b``.
 
     Args:
-        results: Statements for row ``r`` of a tile. They can use ``m``, ``n``, ``row`` (its sums) and ``count``
-            (columns).
+        results: Statements for row ``r`` of a tile. The statements can use ``m``, ``n``, ``row`` (the row's sums) and
+            ``count`` (columns).
         extra: Additional parameters of ``block``.
     """
     several = 0 < tiles.depth < k
@@ -270,7 +272,9 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
 
 
 def finish_row(index: str, function: str = "finish", more: str = "") -> list[str]:
-    """Statements for a row of a finished tile: vectors, then single elements. ``index``: index of its first output."""
+    """Return statements for a row of a finished tile: vectors, then single elements. ``index`` is the row's first
+    output.
+    """
     return [
         f"const long long i = {index};",
         "long long c = 0;",

@@ -8,8 +8,8 @@ from engine.proposers.playbook.base import Choice, Choices, Transformation
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_tiles import Tiles
 
 QUICK_FLOPS = 10**8
-"""Maximum number of operations for which to try the plainest loops. With more operations, judging them takes as long as
-ten other verdicts.
+"""Maximum number of operations for which to try the plainest loops. With more operations, one verdict takes as long as
+ten others.
 """
 
 
@@ -41,8 +41,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
                 "pack_right",
                 "memory",
                 "A tile walks down the right operand in steps of a whole row, and each step touches another page and "
-                "cache set. Copy the block's part into panels as wide as a tile, once for all rows of the block. The "
-                "copy also pads the last columns, so that no tile needs an edge case.",
+                "cache set. Copy the block's part of the right operand into panels as wide as a tile, once for all "
+                "rows of the block. The copy also pads the last columns, so that no tile needs an edge case.",
                 {"pack_b": True},
                 ("col_tiles", "row_tiles"),
                 gain=1.4,
@@ -54,8 +54,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "pack_left",
                 "memory",
-                "A tile uses numbers from several rows at the same time. Copy the block's rows into panels in which a "
-                "tile's numbers for one k are adjacent.",
+                "A tile uses numbers from several rows at the same time. Copy the block's rows into panels, in which "
+                "a tile's numbers for one k are adjacent.",
                 {"pack_a": True},
                 ("row_tiles",),
                 gain=1.1,
@@ -67,8 +67,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "block_depth",
                 "memory",
-                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes, keep "
-                "the block's partial sums between them, and size the passes so that a panel fits.",
+                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes so "
+                "that a panel fits in this cache, and keep the block's partial sums between passes.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
                 gain=1.05,
@@ -84,8 +84,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "prefetch_rows",
                 "latency",
-                "Prefetch the right operand's row a few steps of k ahead, so that it is in the first-level cache when "
-                "the tile needs it.",
+                "Prefetch the right operand's row a few steps of k ahead, so that the row is in the first-level "
+                "cache when the tile needs it.",
                 {"prefetch": True},
                 ("prefetch",),
                 gain=1.03,
@@ -112,7 +112,7 @@ def unroll_depth() -> Transformation:
     return Transformation(
         "unroll_depth",
         "control",
-        "Unroll several steps of k, so that they share the loop counter and the address arithmetic.",
+        "Unroll several steps of k, so that the steps share the loop counter and the address arithmetic.",
         {"unroll": 4},
         ("unroll",),
         gain=1.04,

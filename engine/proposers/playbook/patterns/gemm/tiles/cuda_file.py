@@ -45,7 +45,7 @@ def kernel_file(
     Args:
         functions: Source text before the kernel.
         size_assertions: Lines that stop the build at sizes that the kernel does not support.
-        shared_bytes: The least shared memory that the kernel needs, in bytes.
+        shared_bytes: The minimum shared memory that the kernel needs, in bytes.
         scratch_bytes: The size of the scratch memory (``t.results``), in bytes.
         after: Statements of ``launch`` after the kernel's launch.
         more: Source text after the kernel.
@@ -81,7 +81,9 @@ def kernel_file(
 
 
 def launch_lines(kernel: str, grid: int | str, threads: int, shared: int, static: int = 0) -> list[str]:
-    """Statements that launch ``kernel`` on ``t``. If needed, they first raise the shared-memory limit of 48 KB."""
+    """Return statements that launch ``kernel`` on ``t`` and, if necessary, first raise the shared-memory limit of 48
+    KB.
+    """
     lines = []
     if shared + static > _DEFAULT_SHARED:
         lines += [

@@ -40,15 +40,15 @@ def conversions(dtypes: Iterable[str]) -> str:
 
 
 def helpers(chains: Sequence[PointwiseProgram], always: bool = False) -> str:
-    """Return the math helpers, if any chain needs one of them."""
+    """Return the math helpers if any chain needs a helper."""
     ops = {chain.values[k].op for chain in chains for k in chain.order}
     return fixed_text("_math.cu.j2") if always or ops & _NEED_HELPERS else ""
 
 
 def tensors_struct(spec: ProblemSpec, names: Iterable[str], scratch: bool = False) -> str:
-    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under its tensor's name.
+    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under the tensor's name.
 
-    If ``scratch``, the struct also contains ``results``, a pointer to scratch memory.
+    With ``scratch``, the struct also contains ``results``, a pointer to scratch memory.
     """
     outputs, dtypes = {tensor.name for tensor in spec.outputs}, dtypes_of(spec)
     fields = [f"    {'' if n in outputs else 'const '}{ctype(dtypes[n], 'cu')}* {n};\n" for n in names]
@@ -57,9 +57,9 @@ def tensors_struct(spec: ProblemSpec, names: Iterable[str], scratch: bool = Fals
 
 
 def finish(chain: PointwiseProgram, cols: int, fast: bool, name: str = "finish") -> str:
-    """Return ``finish(t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
+    """Return the function ``finish(t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
 
-    A chain that stores to ``ACC`` returns the value instead of storing it.
+    If ``chain`` stores to ``ACC``, the function returns the value instead.
     """
 
     def load(access: Access) -> str:

@@ -27,7 +27,9 @@ class Source(Struct, frozen=True):
 
 
 def strided(base: str, lines: str, operand: Operand, line_stride: int, k_stride: int) -> Source:
-    """A matrix with element (r, k) at r * line_stride + k * k_stride. ``lines`` is the C name of its line count."""
+    """A matrix with element (r, k) at r * line_stride + k * k_stride. ``lines`` is the C name of the number of
+    lines.
+    """
     terms = []
     for index, step in (("r", line_stride), ("k", k_stride)):
         if step:
@@ -100,7 +102,7 @@ $locate
 
 
 def loaders(plan: Plan, side: str, source: Source) -> str:
-    """Functions that load tiles of ``side`` (``a`` or ``b``) into shared memory."""
+    """Return functions that load tiles of ``side`` (``a`` or ``b``) into shared memory."""
     left = side == "a"
     lines = plan.bm if left else plan.bn
     width = plan.widths[0 if left else 1]

@@ -1,4 +1,4 @@
-"""Resolve a tiled CUDA product's choices for a device. Every knob gets a legal value."""
+"""Resolve the choices of a tiled CUDA product for a device, so that every knob has a legal value."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHARED_KB = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 22
 _MOST_THREADS = 1024
 _NAIVE_THREADS = 256
 PATCH_FLOATS = 16 * 20
-"""Floats of shared memory that a warp uses to distribute a fragment of sums."""
+"""Number of floats of shared memory with which a warp distributes a fragment of sums."""
 _MOST_FRAGMENTS = 16  # Each fragment uses 8 registers.
 
 
 class Operand(Struct, frozen=True):
-    """How one operand is stored in memory.
+    """The layout of one operand in memory.
 
     Attributes:
         along: The contiguous direction: ``k``, ``r`` (rows of the left operand, columns of the right operand), or ""
@@ -35,7 +35,7 @@ class Operand(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A kernel's sizes.
+    """The sizes of a tiled kernel.
 
     A block computes ``bm`` x ``bn`` outputs in steps of ``bk``. Either each thread computes ``tm`` x ``tn`` outputs, or
     each warp computes ``wm`` x ``wn`` outputs in fragments of 16 x 16. ``widths``: elements per load of each operand.
@@ -84,12 +84,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def patch_bytes(self) -> int:
-        """Shared memory in addition to the tiles: one patch per warp."""
+        """Bytes of shared memory in addition to the tiles: one fragment per warp."""
         return self.wm * self.wn * PATCH_FLOATS * 4 if self.structure == "tensor" else 0
 
     @property
     def tile_bytes(self) -> int:
-        """Shared memory for the tiles of all stages. Each tile starts at a multiple of 128 bytes."""
+        """Bytes of shared memory for the tiles of all stages. Each tile starts at a multiple of 128 bytes."""
         return self.stages * (_up(self.a_elements * self.element_bytes) + _up(self.b_elements * self.element_bytes))
 
 
@@ -98,7 +98,7 @@ def _up(size: int) -> int:
 
 
 def plain(device: DeviceFact) -> Choices:
-    """Return the choices for round 0: one output per thread."""
+    """Return the choices of the first kernel: one output per thread."""
     return {
         "structure": "naive", "bm": 16, "bn": 16, "bk": 16, "tm": 1, "tn": 1, "wm": 2, "wn": 2, "vector": False,
         "copy": "sync", "stages": 2, "group": 1, "math": "precise", "arch": compute_capability(device.arch),
@@ -106,7 +106,7 @@ def plain(device: DeviceFact) -> Choices:
 
 
 def shared_limit(arch: int) -> int:
-    """Return the maximum shared memory that a block can use, in bytes."""
+    """Return the maximum shared memory per block, in bytes."""
     return _SHARED_KB.get(arch, 48) * 1024
 
 
@@ -114,8 +114,8 @@ def resolve(choices: Choices, a: Operand, b: Operand, element_bytes: int, reserv
     """Return the plan for ``choices``. Adjust choices that the device or the shapes do not allow.
 
     Args:
-        reserved_per_result: Bytes of shared memory per output of a tile that pooling needs after the sums. This memory
-            replaces the tiles.
+        reserved_per_result: Bytes of shared memory per output of a tile that pooling needs after the sums. Pooling
+            reuses the tiles' memory.
     """
     arch = int(choices["arch"])
     structure: Structure = "tensor" if choices["structure"] == "tensor" else (

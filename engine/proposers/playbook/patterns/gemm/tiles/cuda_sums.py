@@ -132,7 +132,7 @@ _ROUND = """\
 
 
 def sums_in_registers(plan: Plan, dtype: str) -> str:
-    """``struct Sums`` for fp32 arithmetic."""
+    """Return ``struct Sums`` for fp32 arithmetic."""
     group_m = 4 if not plan.a_along_k and plan.tm % 4 == 0 else 1
     group_n = 4 if not plan.b_along_k and plan.tn % 4 == 0 else 1
     vector = _READ["float32" if dtype == "float32" else "half"]
@@ -154,7 +154,7 @@ def sums_in_registers(plan: Plan, dtype: str) -> str:
 
 
 def sums_in_fragments(plan: Plan, dtype: str) -> str:
-    """``struct Sums`` on tensor cores: fp16, bf16, or fp32 rounded to TF32."""
+    """Return ``struct Sums`` for tensor cores: fp16, bf16, or fp32 rounded to TF32."""
     tf32 = dtype == "float32"
     operand = {"float32": "wmma::precision::tf32", "float16": "__half", "bfloat16": "__nv_bfloat16"}[dtype]
     return fill(

@@ -12,11 +12,12 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import Plan
 
 
 class Product(Struct, frozen=True):
-    """The computation of a kernel: its sizes, its operands, and the use of its sums.
+    """The computation of a product kernel: the sizes, the operands, and the use of the sums.
 
     ``columns``: the number of columns that a row of tiles covers, as a C expression. ``deliver``: lines of C that take
-    ``sum`` at ``m``, ``n`` of batch ``b``, which is inside the matrix. ``prepare``: lines at the kernel's start.
-    ``pooled``: lines that run after all sums are in ``results`` (bm x bn floats of shared memory), if any.
+    ``sum`` at ``m``, ``n`` of batch ``b``, where ``m`` and ``n`` are inside the matrix. ``prepare``: lines at the
+    kernel's start. ``pooled``: lines, if any, that run after all sums are in ``results`` (bm x bn floats of shared
+    memory).
     """
 
     batch: int
@@ -34,7 +35,7 @@ class Product(Struct, frozen=True):
 
 
 def includes(plan: Plan) -> str:
-    """Headers in addition to the problem's header."""
+    """Return the headers that a kernel needs in addition to the problem's header."""
     names = ["cuda_runtime.h", "cstring"]
     names += ["cuda_pipeline.h"] if plan.copy == "async" and plan.structure != "naive" else []
     names += ["mma.h"] if plan.structure == "tensor" else []
@@ -42,7 +43,7 @@ def includes(plan: Plan) -> str:
 
 
 def constants(product: Product, plan: Plan) -> str:
-    """Sizes of the product, of its tiles and of the block."""
+    """Return constants for the sizes of the product, the tiles and the block."""
     across = product.tiles_n or "(N + BN - 1) / BN"
     depth = "" if plan.structure == "naive" else f", BK = {plan.bk}"
     return (
@@ -70,7 +71,7 @@ _GROUPED = """\
 
 
 def where(plan: Plan) -> str:
-    """Lines that find the block's tile: ``b``, ``m0``, ``n0``."""
+    """Return lines that find the block's tile: ``b``, ``m0``, ``n0``."""
     if plan.group == 1:
         return fill(_WHERE, grouped="", order=_ROWS_FIRST)
     order = fill(_GROUPED, group=plan.group)
@@ -112,7 +113,7 @@ $locate    return inside ? to_float(*from) : 0.0f;
 
 
 def naive(product: Product, plan: Plan) -> str:
-    """Return the kernel with operands in global memory and a thread per output, or per few outputs of a column."""
+    """Return the kernel with operands in global memory, in which a thread computes one or a few outputs of a column."""
     text = ""
     for side, source in (("a", product.a), ("b", product.b)):
         text += fill(_ELEMENT, side=side, base=source.base, locate=_lines(source.locate, 4))

@@ -9,7 +9,7 @@ _TILED: Choices = {"structure": "tiles", "bm": 32, "bn": 32, "bk": 16, "tm": 2, 
 
 
 def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int) -> list[Transformation]:
-    """Transformations of a product.
+    """Return the transformations of a product.
 
     Args:
         dtype: The dtype of the operands.
@@ -20,9 +20,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
         several = Transformation(
             "several_per_thread",
             "compute",
-            "Every result loads both of its operands. Let a thread sum several results of one column (output channels "
-            "of "
-            "a pixel, rows of a matrix), so that each number of the right operand serves them all.",
+            "Every result loads all of its operands' numbers. Let a thread sum several results of one column (output "
+            "channels of a pixel, rows of a matrix). Each number of the right operand then serves all these results.",
             {"tm": 4, "bm": 32, "bn": 32},
             ("tm", "bm", "bn"),
             gain=1.5,
@@ -33,9 +32,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "shared_tiles",
                 "memory",
-                "Each thread reads its row and its column from global memory, and so do its neighbors. Let the block "
-                "copy a tile of both operands to shared memory, a few steps of k at a time, so that each number is "
-                "loaded once per block.",
+                "Adjacent threads read the same rows and columns from global memory. Let the block copy a tile of "
+                "both operands to shared memory, a few steps of k at a time, and load each number once.",
                 _TILED,
                 ("bk",),
                 gain=2.5,
@@ -48,8 +46,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "register_tiles",
                 "compute",
-                "Each multiply-add still reads shared memory. Give a thread an 8 x 8 tile of sums in registers: 16 "
-                "reads then serve 64 multiply-adds, and blocks of 128 x 128 load an eighth as much.",
+                "Each multiply-add still reads shared memory. Give a thread an 8 x 8 tile of sums in registers, so "
+                "that 16 reads serve 64 multiply-adds. Blocks of 128 x 128 load an eighth as much.",
                 {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8},
                 ("bm", "bn", "bk"),
                 gain=3.0,
@@ -74,9 +72,9 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "double_buffer",
                 "latency",
-                "Loads and arithmetic alternate, with a barrier between them. Keep two tiles: load the next one into "
-                "registers while computing with the current one, then store it to the other buffer. Each step needs "
-                "one barrier.",
+                "Loads and arithmetic alternate, with a barrier between them. Keep two tiles: load the next tile "
+                "into registers while computing with the current tile, then store it to the other buffer. Each step "
+                "needs one barrier.",
                 {"copy": "registers"},
                 ("bk",),
                 gain=1.3,
@@ -103,8 +101,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "group_tiles",
                 "memory",
-                "Blocks that run at the same time read whole rows of tiles of one operand and all of the other. "
-                "Number the blocks so that a group of rows finishes together: the shared tiles stay in L2.",
+                "Blocks that run at the same time read some rows of tiles of one operand, but all tiles of the other "
+                "operand. Number the blocks so that a group of rows finishes together: the shared tiles stay in L2.",
                 {"group": 8},
                 ("group",),
                 gain=1.05,
@@ -116,8 +114,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "deeper_tiles",
                 "control",
-                "Process more steps of k per tile, which needs fewer barriers and less address arithmetic per "
-                "multiply-add, as long as enough blocks fit in shared memory.",
+                "Process more steps of k per tile, as long as enough blocks fit in shared memory. A multiply-add "
+                "then needs fewer barriers and less address arithmetic.",
                 {"bk": 32},
                 ("bk",),
                 gain=1.05,
@@ -146,9 +144,9 @@ def _tensor_cores(dtype: str) -> Transformation:
         return Transformation(
             "tf32_tensor_cores",
             "precision",
-            "Round operands to TF32 (10 bits of mantissa, as torch's own TF32 mode does) and multiply on tensor cores "
-            "with sums in fp32, at about eight times the rate of the fp32 units. The relative error rises to about "
-            "1e-3.",
+            "Round operands to TF32 (10 bits of mantissa, like torch's TF32 mode) and multiply on tensor cores with "
+            "sums in fp32. Tensor cores have about eight times the rate of the fp32 units. The relative error rises "
+            "to about 1e-3.",
             changes,
             ("bm", "bn", "wm", "wn"),
             gain=2.5,
@@ -157,8 +155,8 @@ def _tensor_cores(dtype: str) -> Transformation:
     return Transformation(
         "tensor_cores",
         "compute",
-        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with sums in fp32: the same inputs at a multiple "
-        "of the rate.",
+        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with sums in fp32. Tensor cores multiply the same "
+        "inputs at a multiple of the rate.",
         changes,
         ("bm", "bn", "wm", "wn"),
         gain=5.0,
