@@ -15,7 +15,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 
 class Opened(Struct, frozen=True):
-    """What the judge measured when it opened a problem: the eager baseline, and the SOL bound in milliseconds.
+    """The judge's measurements from opening a problem: the eager baseline, and the SOL bound in milliseconds.
 
     ``degenerate``: a description of trivial outputs that pass every check, or "".
     """
@@ -43,7 +43,9 @@ class EvaluationError(Exception):
 
 
 class CountersUnavailable(EvaluationError):
-    """There are no hardware counters. ``lasting``: the same will happen for every kernel on this machine."""
+    """The evaluator cannot read hardware counters. ``lasting``: whether reading will fail for every kernel on this
+    machine.
+    """
 
     def __init__(self, reason: str, *, lasting: bool = False) -> None:
         super().__init__(reason)
@@ -72,8 +74,8 @@ class Evaluator(Protocol):
 
     @property
     def width(self) -> int | None:
-        """Evaluations in flight that keep all builders and devices busy; None if this machine judges. It changes when
-        hosts join or leave.
+        """Number of concurrent evaluations that keep all builders and devices busy, or None if this machine judges. The
+        number changes when hosts join or leave.
         """
         ...
 
@@ -105,10 +107,10 @@ class Evaluator(Protocol):
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Errors in the kernel raise no exception; the verdict reports them. The event loop makes four kinds of calls:
-        ``on_stage`` for each stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a
-        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` names the
-        device of another host that does the next stages.
+        Errors in the kernel raise no exception; the verdict reports them. The event loop calls ``on_stage`` for each
+        stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a kernel has run.
+        ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` receives the name of
+        another host's device that runs the next stages.
         """
         ...
 
@@ -126,14 +128,16 @@ class Evaluator(Protocol):
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         """Read the hardware counters of a correct kernel with ncu, alone on the device. The kernel runs outside the
-        sandbox, so its source must have passed the judge. ``report``: where to keep ncu's report.
+        sandbox, so its source must have passed the judge. ``report``: the path for ncu's report.
 
         Raises ``CountersUnavailable``.
         """
         ...
 
     async def evict(self) -> None:
-        """Release the memory of all open problems. A problem opens again when a kernel of it is judged."""
+        """Release the memory of all open problems. The judge reopens a problem before it judges another kernel of that
+        problem.
+        """
         ...
 
     async def close(self) -> None:

@@ -224,7 +224,7 @@ class LocalEvaluator:
         for variant, kernel in sources.items():
             report = await self._builder.build(kernel)
             if not report.ok:
-                raise EvaluationError(f"{variant} no longer builds: {first_error(report)}")
+                raise EvaluationError(f"{variant} no longer compiles: {first_error(report)}")
         async with self._take(problem.id) as judge:
 
             async def run() -> messages.AnyAnswer:
@@ -268,10 +268,10 @@ class LocalEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         if self._devices[0].kind != "cuda":
-            raise CountersUnavailable("only GPUs have counters that ncu reads", lasting=True)
+            raise CountersUnavailable("ncu reads counters of GPUs only", lasting=True)
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
-            raise CountersUnavailable("the kernel no longer builds")
+            raise CountersUnavailable("the kernel no longer compiles")
         async with self._take(problem.id) as judge:
             await self._make_room(judge, problem)
             device = judge.settings.device_id
@@ -283,7 +283,7 @@ class LocalEvaluator:
             except ProfileError as error:
                 raise CountersUnavailable(str(error), lasting=error.lasting) from None
             except TimeoutError:
-                raise CountersUnavailable(f"the device was not free within {DEADLINE_S:g} s") from None
+                raise CountersUnavailable(f"another process used the device for more than {DEADLINE_S:g} s") from None
         return tuple(KernelCounters(one.kernel, {each.name: each.value for each in one.metrics}) for one in found)
 
     async def evict(self) -> None:
@@ -334,7 +334,7 @@ class LocalEvaluator:
                 if index >= len(gpus):
                     there = f"{len(gpus)} NVIDIA device(s)" if gpus else "no NVIDIA device"
                     raise EvaluationError(
-                        f'evaluation.device is {name!r}, but this machine has {there}; try "auto" or "cpu"'
+                        f'evaluation.device is {name!r}, but this machine has {there}; set it to "auto" or "cpu"'
                     )
                 chosen.append(gpus[index])
         if len({device.kind for device in chosen}) > 1:
@@ -350,7 +350,7 @@ class LocalEvaluator:
             return SandboxReport((), ("namespaces", "Landlock", "seccomp"))
         if report.missing and self._config.sandbox == "require":
             raise EvaluationError(
-                f'evaluation.sandbox = "require", but this machine refuses {", ".join(report.missing)}; run '
+                f'evaluation.sandbox = "require", but this machine lacks {", ".join(report.missing)}; run '
                 'kernel-tui doctor, or set evaluation.sandbox to "auto"'
             )
         return report

@@ -116,13 +116,13 @@ def _expand(entry: str, base: Path) -> list[Path]:
     path = base / Path(entry).expanduser()
     if path.is_file():
         if path.suffix != ".py":
-            raise _NoFile("is not a Python file; a problem is a .py file in KernelBench's format")
+            raise _NoFile("is not a Python file; name a .py file in KernelBench's format")
         return [path.resolve()]
     if path.is_dir():
         found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py" and item.is_file())
         if not found:
             raise _NoFile(
-                "the directory has no .py file; name a directory with problem files, or a glob such as `dir/*/*.py`"
+                "the directory contains no .py file; name a directory with problem files, or a glob like `dir/*/*.py`"
             )
         return [item.resolve() for item in found]
     if has_magic(entry):
@@ -131,10 +131,10 @@ def _expand(entry: str, base: Path) -> list[Path]:
         except TooWide as error:
             raise _NoFile(str(error)) from None
         if not found:
-            raise _NoFile(f"no .py file matches (searched from {base})")
+            raise _NoFile(f"no .py file matches; patterns are relative to {base}")
         return [item.resolve() for item in found]
     if path.exists():
-        raise _NoFile("is not a regular file (a pipe, a device or a socket); a problem is a .py file")
+        raise _NoFile("is a pipe, a device or a socket; name a .py file in KernelBench's format")
     meant = _builtins_like(entry, cutoff=1.0)
     if not meant:
         beside = [item.name for item in path.parent.glob("*.py")]
@@ -250,8 +250,7 @@ async def _inspect_batch(
             try:
                 line = await asyncio.wait_for(process.stdout.readline(), allowance)
             except TimeoutError:
-                results.append(_failure(job, f"took longer than {limit_s} s to inspect, so kernel-tui stopped the "
-                f"inspection",
+                results.append(_failure(job, f"kernel-tui stopped the inspection after {limit_s} s",
                                         "create tensors with torch functions instead of long loops"))  # fmt: skip
                 break
             if not line:
@@ -261,7 +260,11 @@ async def _inspect_batch(
                 results.append(_ended(job, process.returncode or 0, tail.result() if said else ""))
                 break
             answer = msgspec.json.decode(line, type=Inspected)
-            results.append(answer.spec or answer.failure or _failure(job, "returned no result", "report this as a bug"))
+            results.append(
+                answer.spec
+                or answer.failure
+                or _failure(job, "the inspection returned no result", "report this as a bug")
+            )
     finally:
         await end_group(process)
         tail.cancel()
@@ -269,10 +272,10 @@ async def _inspect_batch(
 
 
 def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
-    how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
     words = stderr.strip().splitlines()
     said = f" ({words[-1].strip()[:300]})" if words else ""
-    return _failure(job, f"inspection {how}{said}", f"run `{sys.executable} {job.path}` to see the error")
+    return _failure(job, f"the inspection {how}{said}", f"run `{sys.executable} {job.path}` to see the error")
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:

@@ -88,7 +88,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     try:
         traced = operators.trace(built, mode)
     except operators.DATA_DEPENDENT:
-        refusal = refusal or "its shapes or its control flow depend on the values of its inputs"
+        refusal = refusal or "the model's shapes or control flow depend on the values of its inputs"
     except operators.TooLongToTraceError as error:
         # Kernels need only shapes; the playbook also needs the operators.
         if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) > _SMALL_BYTES:
@@ -99,7 +99,9 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         # PyTorch raises this exception for an operator without a fake implementation, but a model may also raise it.
         if _is_raised_by_model(error, str(path)):
             raise
-        refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
+        refusal = (
+            refusal or f"the model uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
+        )
     spec = ProblemSpec(
         id=problem_id,
         name=path.stem,
@@ -132,11 +134,11 @@ def _with_graph(spec: ProblemSpec, traced: Traced, names: Names) -> ProblemSpec:
     wanted = ["out"] if len(returned) == 1 else [f"out{index}" for index in range(len(returned))]
     outputs = [_tensor_spec(leaf, "output", name, "", names) for name, leaf in zip(wanted, returned, strict=True)]
     if not returned:
-        refusal = refusal or "it returns no tensor"
+        refusal = refusal or "the model returns no tensor"
     elif len(returned) < len(traced.outputs):
-        refusal = refusal or "it returns a non-tensor value along with its tensors"
+        refusal = refusal or "the model returns a non-tensor value along with its tensors"
     if traced.random is not None:
-        refusal = refusal or f"it draws random numbers ({traced.random})"
+        refusal = refusal or f"the model draws random numbers ({traced.random})"
     odd = next((tensor for tensor in (*given, *outputs) if tensor.dtype not in DTYPE_BYTES), None)
     if odd is not None:
         refusal = refusal or f"`{odd.name}` has dtype {odd.dtype}, which has no C type"
@@ -219,14 +221,14 @@ def _refuse_arguments(built: Built) -> str | None:
     for name, leaf in zip(_input_names(built), built.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
             if leaf.layout is not torch.strided:
-                return f"its input `{name}` is sparse"
+                return f"the input `{name}` is sparse"
             if not leaf.is_contiguous():
-                return f"its input `{name}` is not contiguous"
+                return f"the input `{name}` is not contiguous"
         elif leaf is not None and not isinstance(leaf, bool | int | float | str):
-            return f"its input `{name}` is neither a tensor nor a number"
+            return f"the input `{name}` is neither a tensor nor a number"
     for name, tensor, _ in built.weights:
         if tensor.layout is not torch.strided or not tensor.is_contiguous():
-            return f"its weight `{name}` is not contiguous"
+            return f"the weight `{name}` is not contiguous"
     return None
 
 
@@ -255,7 +257,8 @@ def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
         raise
     except InspectionTimeout as error:
         timeout = ProblemFileError(
-            f"took longer than {limit_s} s to inspect", "create tensors with torch functions instead of Python loops"
+            f"the inspection took longer than {limit_s} s",
+            "create tensors with torch functions instead of Python loops",
         ).with_traceback(error.__traceback__)
         return Inspected(index, failure=failure_of(timeout, job.id, Path(job.path)))
     except BaseException as error:

@@ -51,10 +51,10 @@ async def other_sizes(problem: ProblemSpec) -> list[Resized]:
     try:
         known = scalable(sizes_of(problem.source))
     except SyntaxError as error:
-        raise NoOtherSizes(f"cannot read its file: {error}") from None
+        raise NoOtherSizes(f"the problem's file has a syntax error: {error}") from None
     if not known:
         raise NoOtherSizes(
-            "its file contains no sizes: no integer above 1 at module level, in get_inputs or in get_init_inputs"
+            "the file contains no sizes: no integer above 1 at module level, in get_inputs or in get_init_inputs"
         )
     together = {
         label: {name: make(value, len(known)) for name, value in known.items()} for label, make in _KINDS.items()

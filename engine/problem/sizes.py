@@ -60,7 +60,7 @@ def parse_sizes(text: str) -> dict[str, int]:
         name, sign, value = (word.strip() for word in part.partition("="))
         digits = value.replace("_", "")
         if not name or not sign or not digits.isdecimal() or int(digits) < 1:
-            raise SizeError(f"{part.strip()!r}: a size is NAME=NUMBER, for example ROWS=1000,COLUMNS=512")
+            raise SizeError(f"{part.strip()!r} is not a size; write NAME=NUMBER, for example ROWS=1000,COLUMNS=512")
         sizes[name] = int(digits)
     return sizes
 

@@ -17,7 +17,7 @@ class KernelSource(Struct, frozen=True, omit_defaults=True):
 
     The builder compiles a ``.cpp`` or ``.cu`` kernel with ``flags``, after the text ``header``. The builder executes a
     ``.py`` kernel together with ``problem``, the problem file's text. Fields that a language does not use are "".
-    Triton kernels have the language "py", because they build alike.
+    Triton kernels have the language "py", because the builder treats both alike.
     """
 
     language: Language

@@ -1,7 +1,7 @@
 """Build ``.py`` kernels: execute the module, which compiles its extensions, in a process without network or user files.
 
 The cache layout matches that of compiled languages, except that ``kernel.py`` and ``extensions/`` replace the library.
-A module that compiles nothing needs no process.
+For a module that compiles nothing, the builder starts no process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def _execute(source: str, problem_source: str, kind: str, arch: str, work:
             command, work, environment, limit_s=_BUILD.module_s, most_bytes=_BUILD.output_bytes
         )
     except Overrun as overrun:
-        return f"the builder stopped the compilation, because it {overrun}"
+        return f"the builder stopped the module, because it {overrun}"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         problem.unlink()

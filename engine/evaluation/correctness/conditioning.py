@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def result_of(run: Callable[[], T]) -> T | None:
-    """Return the result of ``run``, or None if the model rejects the inputs or does not support fp64.
+    """Return the result of ``run``, or None if the model rejects the inputs or lacks fp64 support.
 
     Out-of-memory errors propagate, because they are not the model's fault.
     """
@@ -88,7 +88,9 @@ class Conditioning:
 def nearby(
     inputs: Sequence[torch.Tensor], orders: Sequence[Order | Structure | None], policy: CorrectnessPolicy
 ) -> list[torch.Tensor]:
-    """Return inputs that differ at random by a few rounding steps. Integers and discrete inputs stay as they are."""
+    """Return copies of ``inputs`` with random changes of a few rounding steps. Integers and discrete inputs stay
+    unchanged.
+    """
 
     def near(tensor: torch.Tensor, order: Order | Structure | None) -> torch.Tensor:
         if isinstance(order, Structure) and order.discrete:
@@ -114,7 +116,7 @@ def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:
 
 
 def _largest_error(out: torch.Tensor, want: torch.Tensor) -> float:
-    """Return the largest error, on the scale of the tolerance; for integers, the share of elements that differ."""
+    """Return the largest error on the scale of the tolerance or, for integers, the share of elements that differ."""
     if not out.is_floating_point():
         return int(torch.count_nonzero(out != want)) / max(int(out.numel()), 1)
     wide = torch.promote_types(out.dtype, torch.float32)

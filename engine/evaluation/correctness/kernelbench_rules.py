@@ -32,7 +32,7 @@ _PRECISIONS = {torch.float32, torch.float16, torch.bfloat16}
 
 
 def precision_of(problem: ProblemSpec) -> torch.dtype | None:
-    """Return the precision to which the rules cast, or None if the problem's tensors have mixed or unsupported
+    """Return the precision to which the rules cast tensors, or None if the problem's tensors have mixed or unsupported
     precisions.
     """
     held = [getattr(torch, tensor.dtype) for tensor in (*problem.inputs, *problem.weights)]
@@ -46,13 +46,13 @@ def tolerance_of(precision: torch.dtype) -> float:
 
 
 def not_applicable(problem: ProblemSpec, module: bool) -> str:
-    """Return why the rules do not apply to a kernel, or "" if they do. ``module``: whether the kernel is a
+    """Return why the rules do not apply to a kernel, or "" if they apply. ``module``: whether the kernel is a
     ``ModelNew``.
     """
     if len(problem.outputs) != 1:
         return f"the rules compare one output, but the model returns {len(problem.outputs)}"
     if any(tensor.mutated for tensor in problem.inputs):
-        return "the model writes its input, and the rules pass the changed input on to the kernel"
+        return "the model writes its input, and the rules give the changed input to the kernel"
     if problem.random:
         return "the model draws random numbers, and the rules do not give the reference and the kernel the same seed"
     if precision_of(problem) is None:
@@ -64,7 +64,7 @@ def not_applicable(problem: ProblemSpec, module: bool) -> str:
 
 
 def casts_integers(problem: ProblemSpec) -> bool:
-    """Return whether the rules cast inputs that are not floating-point. Exported kernels cast them back."""
+    """Return whether the rules cast inputs that are not floating-point. Exported kernels cast such inputs back."""
     return any(not getattr(torch, tensor.dtype).is_floating_point for tensor in problem.inputs)
 
 
@@ -80,10 +80,10 @@ def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str
     if bool(expected.isnan().any()):
         return "the reference's output contains NaN, which never matches"
     worst = max(float((want.double() - got.double()).abs().max()) for want, got in parts)
-    return f"not within atol = rtol = {tolerance:g}; the largest difference is {worst:.3g}"
+    return f"the output is not within atol = rtol = {tolerance:g}; the largest difference is {worst:.3g}"
 
 
 def speedup(reference_ms: Sequence[float], kernel_ms: Sequence[float]) -> float | None:
-    """Return the reference's mean time divided by the kernel's, or None without times."""
+    """Return the reference's mean time divided by the kernel's mean time, or None without times."""
     total_ms = sum(kernel_ms)
     return sum(reference_ms) / len(reference_ms) / (total_ms / len(kernel_ms)) if total_ms else None

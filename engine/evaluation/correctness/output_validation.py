@@ -1,7 +1,7 @@
 """Validate a kernel's outputs and the memory around them.
 
 The judge calls these checks after every trial, timed pair and batch; ``comparison.py`` compares the values. If
-possible, the checks name the exploit or mistake behind a wrong output.
+possible, the checks name the exploit or mistake that caused a wrong output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def check_writes(slot: Slot) -> None:
 
 
 class Answers:
-    """One kernel's outputs. ``errors``: the largest absolute and relative errors yet; None before the first comparison.
+    """One kernel's outputs. ``errors``: the largest absolute and relative errors so far, or None before the first
+    comparison.
 
     ``nearer``: the number of outputs that differ too much from eager's but are close enough to fp64.
     """

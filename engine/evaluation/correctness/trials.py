@@ -33,7 +33,7 @@ from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
-"""Operators whose CUDA kernels assert that input values are within bounds."""
+"""Operators whose CUDA kernels fail an assertion if input values are out of bounds."""
 _HALVES = ("float16", "bfloat16")
 
 
@@ -140,7 +140,7 @@ class TrialSource:
 
 
 class TimedReference:
-    """The timed model. It runs on the inputs and weights of any slot."""
+    """The timed model, which runs on the inputs and weights of any slot."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -151,7 +151,7 @@ class TimedReference:
         return self._reference.model
 
     def bind(self, slot: Slot) -> None:
-        """Bind the slot's weights in advance, outside the timed run."""
+        """Bind the slot's weights to the model in advance, outside the timed run."""
         if self._bound is not slot:
             for (_, tensor), values in zip(self._reference.weights(), slot.weights, strict=True):
                 tensor.data = values
@@ -163,7 +163,7 @@ class TimedReference:
         return list(self._reference.run(self._reference.with_tensors(slot.inputs)))
 
     def release(self) -> None:
-        """Release the slot's memory."""
+        """Release the references to a slot's memory."""
         self._bound = None
         for _, tensor in self._reference.weights():
             tensor.data = tensor.data.new_empty(0)
@@ -343,7 +343,7 @@ class JudgedProblem:
     def in_double(self, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
         """Return the model's fp64 outputs for the inputs that ``load`` restores, in case a kernel has changed them.
 
-        They include what the model writes into its inputs and buffers. Returns None if the model draws random numbers
+        The outputs include all inputs and buffers that the model writes. Returns None if the model draws random numbers
         or does not run in fp64.
         """
         return self._beside_nearby(self._in_double(slot, load), slot, load)
@@ -364,7 +364,7 @@ class JudgedProblem:
         return ExactOutputs(*found, self.policy.correctness) if found is not None else None
 
     def _beside_nearby(self, exact: ExactOutputs | None, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
-        """Return ``exact`` with eager's runs on nearby inputs."""
+        """Return ``exact`` with a function that runs eager on nearby inputs."""
 
         def run_nearby() -> list[torch.Tensor] | None:
             load()
@@ -376,7 +376,7 @@ class JudgedProblem:
     # Inputs of trials and timed calls
 
     def trial(self, index: int) -> Trial:
-        """Return trial ``index``. Each trial is drawn once and kept while memory allows."""
+        """Return trial ``index``. The judge draws each trial once, and keeps it while memory allows."""
         key = (index, self.keeps_weights and index > 0)
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
@@ -444,7 +444,7 @@ class JudgedProblem:
 
     @cached_property
     def output_strides(self) -> list[tuple[int, ...] | None]:
-        """For each output: its strides if it is a permuted view of memory without gaps, otherwise None."""
+        """Strides of each output that is a permuted view of memory without gaps; None for other outputs."""
         outputs = self.source.run(self.trial(0).inputs)
         # A copy keeps the strides only if the memory has no gaps.
         is_view = [not one.is_contiguous() and torch.empty_like(one).stride() == one.stride() for one in outputs]

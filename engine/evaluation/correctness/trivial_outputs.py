@@ -16,12 +16,11 @@ from engine.evaluation.correctness.trials import JudgedProblem
 
 Outputs = list[torch.Tensor]
 Written = Callable[[int], Outputs | None]
-"""Returns each output's elements in a trial, or one element if all are equal; None if not applicable.
-"""
+"""Returns each output's elements in a trial (one element if all are equal), or None if not applicable."""
 
 
 def try_trivial_outputs(problem: JudgedProblem, tolerances: Tolerances) -> str:
-    """Describe the first trivial outputs that pass all trials. Returns "" if none pass."""
+    """Describe the first trivial outputs that pass all trials. Returns "" if all trivial outputs fail."""
     count = len(problem.spec.outputs)
     if not any(tensor.numel() for tensor in problem.trial(0).expected[:count]):
         return "kernels that write nothing"

@@ -48,14 +48,14 @@ _TORCH_SYMBOL = re.compile(r"_ZN2at6native\w+|_ZN2at3cpu\w+")
 _TORCH_FILE = re.compile(r"lib(?:torch|c10)")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _NOT_FOREIGN = ("torch", "functorch", "triton")
-"""Packages whose code runs with every kernel; the profiler measures PyTorch's work by its operators."""
+"""Packages whose code runs with every kernel. The profiler measures PyTorch's work by operator."""
 _OPENERS = ("dlopen", "dlmopen", "__libc_dlopen_mode", "dlsym", "dlvsym")
 _OPENED = re.compile(_FILE.pattern.encode()), re.compile(rb"\b(?:cublas[A-Z]\w+|cblas_\w+|[sd]gemm_?)\b")
 _LIBRARY = POLICY.library
 
 
 class Libraries:
-    """One kernel's library use. If ``refuse`` is set, all methods raise ``Rejected`` for too much library work.
+    """One kernel's library use. If ``refuse`` is true, all methods raise ``Rejected`` for too much library work.
 
     ``refuse``: whether to reject a kernel that calls a library. Otherwise, the verdict only names the library
     (``flags``).
@@ -93,7 +93,7 @@ class Libraries:
             return
         mapped = runner.mapped()
         if mapped is None:
-            raise Rejected("forbidden", PATTERN, "hides the libraries that are mapped into its process")
+            raise Rejected("forbidden", PATTERN, "the kernel hides the libraries that its process has loaded")
         self._found(sorted(name for name in mapped if _FILE.match(name)))
 
     def look_at_operators(self, runner: Runner, problem: JudgedProblem) -> None:
@@ -102,7 +102,7 @@ class Libraries:
             return
         ran = runner.what_ran(problem.call_seed())
         if ran is None and runner.profiler_works(problem):
-            raise Rejected("forbidden", PATTERN, "prevents PyTorch's profiler from working")
+            raise Rejected("forbidden", PATTERN, "the kernel prevents PyTorch's profiler from working")
         if ran is None:
             self._said["PyTorch's profiler does not work here, so the judge did not check library calls"] = None
             return
@@ -113,11 +113,11 @@ class Libraries:
         samples, compiled = runner.sampled_code(), bool(self._compiled())
         if samples is None:
             self._said[
-                "this machine does not let the judge inspect the process, so the judge checked no library "
+                "this machine does not let the judge inspect the kernel's process, so the judge checked no library "
                 "except PyTorch"
             ] = None
         elif samples.total() < _LIBRARY.least_samples:
-            self._said["too few samples of the running code, so the judge checked no library except PyTorch"] = None
+            self._said["the judge got too few samples of the code, so it checked no library except PyTorch"] = None
         is_pytorch = (lambda _: False) if self._uses_sleef() else _is_pytorch
         code = work.shares_of(samples, is_pytorch, library_of) if samples is not None else None
         found = work.on_cpu(ran, code, compiled)
@@ -129,14 +129,14 @@ class Libraries:
 
     def _on_gpu(self, ran: Ran) -> LibraryWork:
         if not ran.kernels:
-            raise Rejected("forbidden", PATTERN, "hides its GPU kernels from the profiler")
+            raise Rejected("forbidden", PATTERN, "the module hides its GPU kernels from the profiler")
         return work.on_gpu(ran, own_kernels.of(self._source(), self._compiled()).__contains__)
 
     def _weigh(self, found: LibraryWork) -> None:
         if found.too_much:
-            self._found(found.names, f" ({found.share:.0%} of its work)")
+            self._found(found.names, f" ({found.share:.0%} of the work)")
         elif found.names:
-            self._said[f"calls {', '.join(found.names)} in addition to its own kernels"] = None
+            self._said[f"the module calls {', '.join(found.names)} in addition to its own kernels"] = None
 
     def _found(self, names: Iterable[str], share: str = "") -> None:
         names = list(names)
@@ -204,8 +204,8 @@ def _is_pytorch(file: str) -> bool:
 
 
 def _looked_up(ran: Ran) -> list[str]:
-    """Return the library functions that the module requested from ``ctypes``. Without any, return the requested
-    libraries.
+    """Return the library functions that the module requested from ``ctypes``. If the module requested no function,
+    return the requested libraries.
     """
     found: dict[str, None] = {}
     for path, function in ran.looked_up:

@@ -50,7 +50,7 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineCode(Struct, frozen=True, omit_defaults=True):
-    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: what is missing, and the remedy."""
+    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: the part that is missing, and the remedy."""
 
     language: Language
     arch: str
@@ -64,7 +64,7 @@ class DoesNotBuild(Exception):
 
 
 async def machine_code(source: str, language: Language, header: str, arch: str) -> MachineCode:
-    """Compile and disassemble. ``arch``: an ``sm_..`` name for CUDA, ignored for C++.
+    """Compile and disassemble. ``arch``: a CUDA architecture such as ``sm_90a``; ignored for C++.
 
     Raises ``DoesNotBuild``, ``NoCompiler``, ``NoTool``, and ``ValueError`` for a ``.py`` kernel.
     """
@@ -135,7 +135,7 @@ async def _demangled(names: list[str]) -> dict[str, str]:
 
 
 def _resources(log: str, names: dict[str, str]) -> Iterator[Function]:
-    """Yield the resources of each kernel from ``ptxas -v``."""
+    """Yield the resources of each kernel from the output of ``ptxas -v``."""
     _, *parts = re.split(r"Compiling entry function '(\S+)'[^\n]*\n", log)
     for name, text in zip(parts[::2], parts[1::2], strict=True):
 

@@ -48,7 +48,9 @@ def run(problem: ProblemSpec, kernel: Path, device: str) -> int:
 
 
 def _module(problem: ProblemSpec, kernel: Path, device: str, reference: Reference) -> Callable[[], int]:
-    """Return a call of a module's ``ModelNew``. Weights that do not fit the reference's keep their own values."""
+    """Return a call of a module's ``ModelNew``. Weights that do not match the reference's weights keep their own
+    values.
+    """
     home = kernel.parent
     os.environ |= {
         extensions.DIRECTORY_VARIABLE: str(home / EXTENSIONS),

@@ -1,6 +1,6 @@
 """Read about two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
 
-The list is deliberately short, because a few metrics that identify the bottleneck help more than the full set.
+The list is deliberately short: a few metrics that identify the bottleneck help more than the full set.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ METRICS: dict[str, str] = {
 
 
 class Metric(Struct, frozen=True):
-    """One counter. ``label``: what it measures. ``unit``: the unit that ncu reports ("%", "byte", "ns", "")."""
+    """One counter. ``label``: the name of the measured quantity. ``unit``: the unit that ncu reports ("%", "byte",
+    "ns", "").
+    """
 
     name: str
     label: str
@@ -103,9 +105,8 @@ async def profile(
 ) -> tuple[KernelProfile, ...]:
     """Run a built CUDA kernel or module under ncu, outside the sandbox. Return its counters, with one entry per launch.
 
-    ``report``: where to keep ncu's report, a name that ends in ``.ncu-rep``. ``device``: the GPU's NVML id; by default
-    the first, which the caller must hold. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the
-    kernel.
+    ``report``: the path for ncu's report, which ends in ``.ncu-rep``. ``device``: the GPU's NVML id, by default the
+    first GPU. The caller must hold the GPU. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the kernel.
     """
     ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
     environment = {**os.environ, "PYTHONPATH": python_path()}
@@ -130,7 +131,7 @@ async def profile(
 
 
 async def _output(command: Sequence[str], given: bytes, environment: Mapping[str, str]) -> tuple[str, int | None]:
-    """Run ncu. Return its output and its status."""
+    """Run ncu. Return ncu's output and exit status."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

@@ -130,7 +130,7 @@ def ran_out_of_memory(answer: AnyAnswer) -> bool:
 def with_the_whole_device(answer: AnyAnswer) -> AnyAnswer:
     """Return the answer for a kernel that ran out of memory although it had the whole device to itself."""
     if isinstance(answer, Judged) and answer.verdict.status in ("crashed", "build_error"):
-        reason = f"requested more memory than the device has: {answer.verdict.reason}"
+        reason = f"the kernel requested more memory than the device has: {answer.verdict.reason}"
         return replace(answer, verdict=replace(answer.verdict, status="memory", reason=reason))
     return answer
 

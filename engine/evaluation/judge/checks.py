@@ -131,7 +131,7 @@ class RightOnFreshInputs(Check):
         for index in range(run.settings.trials):
             run.trial(index, index % min(POLICY.device.trial_slots, run.slots))
         weights = "the same weights" if run.problem.keeps_weights else "changed weights"
-        return f"{run.settings.trials} trials, {weights}, two poisons"
+        return f"{run.settings.trials} trials, {weights}, two poison patterns"
 
 
 class CallsNoOperators(Check):
@@ -155,7 +155,7 @@ class RunsInOneProcess(Check):
 
     def decide(self, run: KernelUnderTest) -> str:
         if found := run.runner.others_started():
-            raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}")
+            raise Rejected("cheating", "keeps processes running", f"the kernel started {', '.join(found)[:200]}")
         return ""
 
 
@@ -177,7 +177,7 @@ class RightWhileTimed(Check):
             looks = index < _PAIRS.look_every or index % _PAIRS.look_every == 0
             if looks and index + 1 >= _PAIRS.least_far and run.is_timed_enough(time.perf_counter() - started):
                 break
-        words = f"{len(run.pairs.kernel_ms)} pairs, outputs of all compared, inputs of {compared} compared, "
+        words = f"{len(run.pairs.kernel_ms)} pairs, all outputs compared, inputs of {compared} pairs compared, "
         words += f"{run.with_outliers} with outliers" if run.problem.takes_outliers else "none with outliers"
         if run.answers.nearer:
             words += f"; {run.answers.nearer} outputs differ from eager's but are close enough to fp64"

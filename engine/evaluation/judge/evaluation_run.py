@@ -170,9 +170,9 @@ class EvaluationRun:
         self._call(place, trial.seed)
         check_writes(slot)
         if comparison.checksum(others) != before:
-            raise Rejected("out_of_bounds", "writes out of bounds", "wrote to the buffers of other calls")
+            raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
         if (name := trial.changed(slot)) is not None:
-            raise Rejected("wrong", "writes its inputs", f"wrote to its input {name}")
+            raise Rejected("wrong", "writes its inputs", f"the kernel wrote to its input {name}")
         where = f"trial {index} ({trial.kind} inputs)"
         exact, as_drawn = partial(self.problem.trial_in_double, trial, slot), trial.kind == "drawn"
         self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
@@ -243,7 +243,7 @@ class EvaluationRun:
             took = self._call(place, seed)
             check_writes(slot)
             if comparison.checksum(kept) != before:
-                raise Rejected("wrong", "writes its inputs", "wrote to its inputs during timing")
+                raise Rejected("wrong", "writes its inputs", "the kernel wrote to its inputs during timing")
             return took
 
         load()

@@ -95,7 +95,7 @@ def known_as(pid: int) -> tuple[int, str]:
         stopped = pid if is_suspended(pid) else stopped
     command = _command(words)
     if _has_ended(pid):
-        command = "which has ended; a process that it started still occupies the device"
+        command = "a process that has ended; one of its children still occupies the device"
     elif stopped is not None:
         command = f"suspended; to resume it: kill -CONT {stopped}; its command: {command}"
     return pid, command
@@ -104,9 +104,9 @@ def known_as(pid: int) -> tuple[int, str]:
 def _command(words: list[str]) -> str:
     """Format a command line as a user would type it."""
     if "engine.system.fast_start" in words:
-        return "left behind by a search or command that has ended"
+        return "a judge whose search or command has ended"
     if "engine.cluster.worker.judging_process" in words:
-        return "a search of a cluster"
+        return "a search on a cluster"
     if "engine.daemon.service" in words[:-1]:
         return f"the search in {words[words.index('engine.daemon.service') + 1]}"[:_WORDS]
     if words and Path(words[0]).name.startswith("python"):

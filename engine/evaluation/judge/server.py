@@ -286,8 +286,8 @@ def _lack_of_memory(error: Exception) -> str | None:
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not tells_of_no_memory(text):
         return None
     asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", text)
-    what = f", it requested {asked.group(1)}" if asked is not None else ""
-    return f"the problem needs more memory than there is on the device{what}; choose smaller sizes"
+    what = f" (it requested {asked.group(1)})" if asked is not None else ""
+    return f"the problem needs more memory than the device has{what}; choose smaller sizes"
 
 
 def _one_line(error: Exception) -> str:

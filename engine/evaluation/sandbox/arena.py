@@ -117,7 +117,7 @@ class Slot(Buffers):
                 left = torch.cat([left.repeat_interleave(words.itemsize), rest == _pattern(which, 1, 1)])
             if bool(left.any()):
                 elements = f"{int(left.sum()):,} of {spec.numel:,} elements of {spec.name}"
-                return f"{elements} were never written; the first has index {int(left.nonzero()[0]):,}"
+                return f"the kernel left {elements} unwritten; the first has index {int(left.nonzero()[0]):,}"
         return None
 
     def damaged_redzone(self) -> str | None:
@@ -126,7 +126,7 @@ class Slot(Buffers):
             return None
         place = next(place for place, guard in self._redzones if not bool((guard == 255).all()))
         self._restore_redzones()
-        return f"wrote {place}"
+        return f"the kernel wrote {place}"
 
 
 class Arena:

@@ -49,9 +49,9 @@ class ModelNew(torch.nn.Module):
 """
 _WORDS = {
     "none": "no weights",
-    "state_dict": "weights in the judge's buffers (the state dicts match)",
-    "absent": "has none of the reference's weights, which are equal in all trials",
-    "replay": "its own weights, drawn like the reference's (the state dicts differ): equal in all trials",
+    "state_dict": "weights are in the judge's buffers (the state dicts match)",
+    "absent": "the module has no weights; the reference's weights are equal in all trials",
+    "replay": "the module has its own weights, which are equal in all trials (the state dicts differ)",
 }
 
 
@@ -74,7 +74,7 @@ class ModuleRunner(Runner):
         try:
             order = pickle.dumps(module_order(kernel, problem, self._settings.threads))
         except Exception as error:
-            raise RunnerEnded("error", f"cannot hand the model's arguments to a runner: {error}") from None
+            raise RunnerEnded("error", f"the judge cannot pass the model's arguments to a runner: {error}") from None
         self._slots, self._strides = problem.arena.slots, problem.output_strides
         self._arena_inode = os.fstat(problem.arena.descriptor).st_ino
         readable = [str(home), *(path for path in sys.path if path and Path(path).is_dir())]

@@ -74,11 +74,11 @@ def not_its_own(mappings: list[Mapping], spans: list[tuple[int, int]], arena: in
     """
     places = {mapping.start - mapping.offset for mapping in mappings if mapping.inode == arena}
     if len(places) > 1 or any(not mapping.shared for mapping in mappings if mapping.inode == arena):
-        return "the judge's buffers are mapped more than once"
+        return "the kernel's process mapped the judge's buffers more than once"
     for address, size in spans:
         for mapping in mappings:
             if mapping.start < address + size and address < mapping.end and mapping.inode != arena:
-                return f"forward's result lies in memory mapped from {mapping.name or 'elsewhere'}"
+                return f"forward's result is in memory mapped from {mapping.name or 'elsewhere'}"
     return None
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RUNNER = Path(__file__).parent / "inside" / "__main__.py"
 CORES_VARIABLE = "KERNEL_TUI_CORES"
-FORGED = "its process forged an answer: only the runner may answer the judge"
+FORGED = "the kernel forged an answer: only the runner may answer the judge"
 _SANDBOX = POLICY.sandbox
 
 
@@ -205,7 +205,7 @@ class Runner:
         answer, wall_ms = self._ask(order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
-            raise RunnerEnded("forbidden", "it forged its times: the reported times are impossible")
+            raise RunnerEnded("forbidden", "the kernel forged its times: the reported times are impossible")
         return [float(value) for value in times], wall_ms
 
     def launches(self, seed: int | None = None) -> tuple[Launch, ...]:
@@ -313,7 +313,7 @@ class Runner:
                 self._drain()
                 if self._printed > _SANDBOX.printed_bytes:
                     most = f"{_SANDBOX.printed_bytes // MIB} MiB"
-                    raise RunnerEnded("forbidden", f"printed more than {most}; remove its output")
+                    raise RunnerEnded("forbidden", f"the kernel printed more than {most}; remove its output")
             if self._control.fileno() in ready:
                 return self._receive(stage)
             if self._cancelled():
@@ -321,10 +321,10 @@ class Runner:
             self._check_usage()
             if time.monotonic() > deadline:
                 if is_suspended(self.pid):  # The judge had resumed the process.
-                    reason = f"a signal that is not the judge's stopped its process ({stage}); judge the kernel again"
+                    reason = f"a signal that is not the judge's stopped the kernel ({stage}); judge the kernel again"
                     raise RunnerEnded("error", reason)
                 hint = "check whether the kernel loops endlessly or is far slower than the reference"
-                raise RunnerEnded("timeout", f"no answer within {deadline_s:g} s ({stage}); {hint}")
+                raise RunnerEnded("timeout", f"the kernel gave no answer within {deadline_s:g} s ({stage}); {hint}")
 
     def _has_hung_up(self) -> bool:
         """Return whether every process has closed the runner's end of the socket, as must happen after the last
@@ -352,7 +352,7 @@ class Runner:
         except (ValueError, RecursionError, OSError):
             raise RunnerEnded("forbidden", FORGED) from None
         if received is None:
-            raise RunnerEnded("crashed", "its process is gone, and the system reported no reason")
+            raise RunnerEnded("crashed", "the kernel's process is gone, and the system reported no reason")
         message, descriptors = received
         for descriptor in descriptors:
             os.close(descriptor)
@@ -388,10 +388,10 @@ class Runner:
             return
         most = _SANDBOX.threads + _SANDBOX.threads_per_core * (os.cpu_count() or 1)
         if now.threads > most:
-            raise RunnerEnded("forbidden", f"started more than {most:,} threads; reuse existing threads")
+            raise RunnerEnded("forbidden", f"the kernel started more than {most:,} threads; reuse existing threads")
         held = now.private_bytes - start.private_bytes + max(0, now.shared_bytes - self._arena_bytes)
         if bound and held > bound:
-            raise RunnerEnded("memory", f"used more than its {self._bound()}")
+            raise RunnerEnded("memory", f"the kernel used more than its {self._bound()}")
 
     def _bound(self) -> str:
         size = f"{self._limits.data_bytes / GIB:.1f} GiB"

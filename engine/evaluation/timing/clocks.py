@@ -92,10 +92,10 @@ def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, c
     kernel that takes far longer than it reports.
     """
     reported, counted = median(reported_ms), median(counted_ms)
-    said = f"reports {reported:.4g} ms per call but takes {counted:.4g} ms by the judge's clock"
+    said = f"the kernel reports {reported:.4g} ms per call but takes {counted:.4g} ms by the judge's clock"
     far = counted > _CLOCK.misreported * reported and counted > reported + _CLOCK.misreported_ms
     if far and not contended:
         raise Rejected("cheating", MISREPORT, said)
     if counted <= _CLOCK.remarked * reported:
         return ""
-    return f"{'a busy machine' if contended else MISREPORT}: {said}, which counts"
+    return f"{'a busy machine' if contended else MISREPORT}: {said}; the judge's time counts"

@@ -47,7 +47,7 @@ class WallClockProbe:
           kernel on a CPU has no excess in either, calls on alternating buffers decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
-            return 0.0, "single calls agree"
+            return 0.0, "single calls agree with the reported time"
         if self._slots < 2:
             return self._warm_batches(claimed_ms, limits)
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
@@ -55,7 +55,7 @@ class WallClockProbe:
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             beside_ms = limits.beside_batch_ms(self._slots, 0.0)
             each_ms = min(self._measured_batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
-            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: {each_ms:.4g} ms per call in batches"
+            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: batched calls took {each_ms:.4g} ms"
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0:
@@ -76,8 +76,8 @@ class WallClockProbe:
             reported_ms, wall_ms = self._runner.call([index % self._slots for index in range(count)])
             between_ms = min(between_ms, (self._counted(count, wall_ms) - sum(reported_ms)) / count - beside_ms)
             if between_ms <= _CLOCK.batch_colder_ms[limits.kind]:
-                return 0.0, f"{count} calls on alternating buffers agree"
-        return between_ms, f"{between_ms:.4g} ms of work after each of {count} calls"
+                return 0.0, f"{count} calls on alternating buffers agree with the reported time"
+        return between_ms, f"the process worked for {between_ms:.4g} ms after each of {count} calls"
 
     def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Time calls on the same, cached buffers. This reveals even microseconds, unless the kernel skips calls."""
@@ -120,7 +120,7 @@ class WallClockProbe:
         for _ in range(self._tries):
             each_ms = min(each_ms, measure())
             if each_ms <= allowed_ms:
-                return 0.0, f"{words} in a batch agree"
+                return 0.0, f"{words} in a batch agree with the reported time"
         return each_ms - claimed_ms, f"{words} in a batch took {each_ms:.4g} ms each"
 
     def _queued(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str] | None:

@@ -31,7 +31,7 @@ class TooLongToTraceError(Exception):
     """The model runs more operators than a graph may contain, for example in an unrolled recurrent network."""
 
     def __init__(self) -> None:
-        super().__init__(f"it runs more than {_MAX_OPERATORS} operators")
+        super().__init__(f"the model runs more than {_MAX_OPERATORS} operators")
 
 
 class _Limit(TorchDispatchMode):

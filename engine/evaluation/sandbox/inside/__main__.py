@@ -34,7 +34,7 @@ class CompiledKernel(Kernel):
             nbytes = library.workspace_bytes()
         # When C code rounds the size up, it may overflow to almost zero.
         if nbytes > order["policy"]["workspace_most_bytes"]:
-            raise NotLoaded(f"no room for a workspace of {nbytes:,} bytes")
+            raise NotLoaded(f"the runner cannot allocate a workspace of {nbytes:,} bytes")
         try:
             launch = library.launch
             self._last_error = library.kernel_tui_last_error if self.kind == "cuda" else None

@@ -112,5 +112,5 @@ def _map(address: int | None, nbytes: int, flags: int, protection: int = _READ_W
     size, offset = ctypes.c_size_t(nbytes), ctypes.c_long(0)
     found = LIBC.mmap(ctypes.c_void_p(address), size, protection, flags, descriptor, offset)
     if found in (None, ctypes.c_void_p(-1).value):
-        raise MemoryError(f"no room for {nbytes:,} bytes")
+        raise MemoryError(f"the runner cannot allocate {nbytes:,} bytes")
     return int(found)

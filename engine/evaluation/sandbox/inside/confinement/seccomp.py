@@ -56,7 +56,7 @@ def install(processes: bool = False, timers: bool = False) -> None:
     try:
         numbers, arch = syscalls(machine), AuditArch[machine.upper()]
     except KeyError:
-        raise OSError(errno.ENOSYS, f"no table of system calls for {machine}") from None
+        raise OSError(errno.ENOSYS, f"kernel-tui has no table of system calls for {machine}") from None
     code = b"".join(program(numbers, arch, os.getpid(), processes, timers))
     filters = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("=HxxxxxxQ", len(code) // _FILTER.size, ctypes.addressof(filters))

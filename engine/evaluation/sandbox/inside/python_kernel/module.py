@@ -111,7 +111,7 @@ class Model(Kernel):
             spec.loader.exec_module(module)
             made = getattr(module, "ModelNew", None)
             if made is None:
-                raise NotLoaded("it defines no ModelNew: give the kernel's class this name")
+                raise NotLoaded("the module defines no ModelNew: give the kernel's class this name")
             with _NO_GRAD():
                 _SEED(order.seed)
                 model = made(*order.init_arguments)
