@@ -45,7 +45,7 @@ from engine.system.tool_paths import NoTool
 _OPEN_S, _JUDGE_S, _RUNOFF_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 _JUDGING = ("start", "check", "timing", "kernelbench")
 _LEAST_TOLD_S = 1.0
-"""Waits for messages or devices that are shorter than this are not reported."""
+"""Minimum length of the stage "repeats" to report, in seconds."""
 
 _T = TypeVar("_T")
 
@@ -59,7 +59,7 @@ class LocalEvaluator:
     - ``scratch``: directory for builds if the user's cache is not writable; it need not exist
     - ``thorough``: whether to spend up to ten seconds per verdict for a narrow interval; searches rely on runoffs
     instead
-    - ``on_wait``, ``on_free``: called for waits (:class:`~engine.evaluation.device_waits.DeviceWatch`)
+    - ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`
     - ``stderr``: descriptor for the output of judges and problems; by default this process's standard error, with a
     size limit
     - ``modules``: whether to expect ``.py`` kernels, for which judges prepare when they start
@@ -128,7 +128,7 @@ class LocalEvaluator:
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.
 
-        This build disturbs no timing, because a judge that is starting times nothing.
+        The build disturbs no timing, because a judge that is starting times nothing.
         """
         self._headers[problem.id] = header
         self._builder.begin(self._kernel(problem, language, source))
@@ -307,9 +307,10 @@ class LocalEvaluator:
 
     @property
     def _errors(self) -> tuple[int | None, str]:
-        """A descriptor for the children's output, and a text that says where to find that output.
+        """A descriptor for the children's output, and a clause that says where to find that output.
 
-        The engine's standard error is the session's log. A command that passes a descriptor shows the output itself.
+        The engine's standard error is the session's log. A command that passes a descriptor shows the children's output
+        itself.
         """
         return (self._tap.descriptor, "; see engine.log") if self._tap is not None else (self._stderr, "")
 
@@ -400,7 +401,7 @@ class LocalEvaluator:
         return await job()
 
     async def _make_room(self, judge: JudgeProcess, problem: ProblemSpec) -> None:
-        """Let an idle judge release its GPU memory before another process works on a large problem."""
+        """Make an idle judge release its GPU memory before another process works on a large problem."""
         device = next(one for one in self._devices if one.id == judge.settings.device_id)
         if device.kind == "cuda" and judge.running and 2 * need_of(problem, "cuda").full_bytes > device.memory_bytes:
             with contextlib.suppress(EvaluationError):  # The next request notices this and restarts the judge.
@@ -421,7 +422,9 @@ class LocalEvaluator:
     # Builds.
 
     def _kernel(self, problem: ProblemSpec, language: Language, source: str) -> KernelSource:
-        """Return a kernel of ``problem`` for any host. C++ and CUDA kernels need the problem's header."""
+        """Return a kernel of ``problem`` as text that any host can build. C++ and CUDA kernels need the problem's
+        header.
+        """
         header = "" if language in MODULES else self._headers[problem.id]
         return kernel_source(problem, header, language, source, self._devices[0])
 
@@ -438,8 +441,8 @@ class LocalEvaluator:
             yield
 
     def _waited(self) -> dict[str, float]:
-        """Return how many seconds were spent waiting for devices since the last call, so that each wait counts in only
-        one verdict.
+        """Return the seconds of waiting for devices since the last call, so that each wait counts in only one
+        verdict.
         """
         seconds = self._watch.waited_s - self._waits_counted_s
         self._waits_counted_s += seconds
@@ -470,7 +473,7 @@ def _with_repeats(stage_s: dict[str, float], judged_s: float) -> dict[str, float
 
 
 def _ignore(stage: Stage) -> None:
-    """Ignore a stage. Used for requests that do not show stages."""
+    """Ignore a stage. Ignore a stage, for requests whose stages the engine does not show."""
 
 
 def _writable_cache(scratch: Path) -> Path:

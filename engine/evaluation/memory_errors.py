@@ -9,7 +9,7 @@ _RAN_OUT = re.compile(
     r"|more memory than the device has|can't allocate memory|launch returned 2$",
     re.IGNORECASE,
 )
-"""Messages of CUDA, PyTorch and PyTorch's libraries; 2 is ``cudaErrorMemoryAllocation``."""
+"""Messages of kernel-tui, CUDA, PyTorch and PyTorch's libraries. Status 2 is ``cudaErrorMemoryAllocation``."""
 
 
 def tells_of_no_memory(text: str) -> bool:

@@ -111,7 +111,7 @@ def _whole_bytes(total_bytes: int) -> int:
 
 
 def after_running_out(memory: Memory) -> Need | None:
-    """Return the memory to wait for after a request that started with ``memory`` free ran out of memory.
+    """Return the memory to wait for after a request ran out of memory. ``memory``: the memory when the request started.
 
     Returns None if the request had the device to itself and therefore needs more memory than the device has.
     """
@@ -128,7 +128,7 @@ def ran_out_of_memory(answer: AnyAnswer) -> bool:
 
 
 def with_the_whole_device(answer: AnyAnswer) -> AnyAnswer:
-    """Return the answer for a kernel that ran out of memory although it had the whole device to itself."""
+    """Return the answer for a kernel that ran out of memory although no other process used the device."""
     if isinstance(answer, Judged) and answer.verdict.status in ("crashed", "build_error"):
         reason = f"the kernel requested more memory than the device has: {answer.verdict.reason}"
         return replace(answer, verdict=replace(answer.verdict, status="memory", reason=reason))

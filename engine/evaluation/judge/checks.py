@@ -1,7 +1,7 @@
 """The judge's checks, in the order in which they run. ``docs/explanation/judge.md`` describes each check.
 
-Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and describes
-its evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
+Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and returns its
+evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KernelUnderTest(Protocol):
     libraries: Libraries
     answers: Answers
     pairs: Pairs
-    """The pairs timed until now."""
+    """The pairs timed so far."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
@@ -60,7 +60,7 @@ class KernelUnderTest(Protocol):
         """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
 
     def load(self) -> str:
-        """Load the kernel. Return its process's report."""
+        """Load the kernel. Return the report of the kernel's process."""
 
     def trial(self, index: int, place: int | None = None) -> None:
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
@@ -72,10 +72,10 @@ class KernelUnderTest(Protocol):
         """Time one pair, sometimes followed by a trial. Return whether the inputs were compared."""
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled, or the time for it is used up."""
+        """Return whether the ratio is settled or the time for timing is used up."""
 
     def probe_wall_clock(self) -> tuple[float, str]:
-        """Return how many milliseconds a call takes beyond the counted time, and the evidence in words."""
+        """Return the milliseconds by which a call exceeds the counted time, and the evidence in words."""
 
     def counted(self) -> Pairs:
         """Return the pairs that count toward the speedup."""
@@ -185,7 +185,7 @@ class RightWhileTimed(Check):
 
     @staticmethod
     def _between(run: KernelUnderTest) -> dict[int, list[int]]:
-        """Map random pairs to the trials that follow them."""
+        """Map the indices of random pairs to the trials that follow these pairs."""
         between: dict[int, list[int]] = {}
         for trial in run.problem.discriminating_trials():
             place = secrets.randbelow(min(_PAIRS.least_far, run.settings.max_pairs))

@@ -48,7 +48,7 @@ class MemoryUser(Protocol):
         ...
 
     def close_problems(self) -> bool:
-        """Release all memory acquired since the judge started. Return whether there was any."""
+        """Release all memory acquired since the judge started. Return whether the judge had acquired any."""
         ...
 
 
@@ -101,7 +101,7 @@ class Turns:
     def give_back_when_asked(self) -> None:
         """Between turns, close this judge's problems if the device's holder asks for memory.
 
-        This disturbs no timing, because a judge without a turn times nothing.
+        Closing problems disturbs no timing, because a judge without a turn times nothing.
         """
         if time.monotonic() - self._looked_at >= _ADMISSION.look_s:
             self._looked_at = time.monotonic()
@@ -109,7 +109,9 @@ class Turns:
                 self._judge.close_problems()
 
     def _give_back_or_give_up(self) -> bool:
-        """While waiting for a turn, release memory if asked. Return whether the engine cancelled the request."""
+        """While waiting for a turn, release memory if the device's holder asks for memory. Return whether the engine
+        cancelled the request.
+        """
         self.give_back_when_asked()
         return self._cancelled()
 
@@ -139,8 +141,8 @@ class Turns:
     def _attempt(
         self, request: AnyRequest, carry_out: Callable[[AnyRequest], AnyAnswer]
     ) -> tuple[AnyAnswer, Need | None]:
-        """Return the answer. If the device ran out of memory because of other processes, also return the memory to wait
-        for.
+        """Carry out the request once, and return the answer. If other processes caused a lack of memory, also return
+        the memory to wait for.
         """
         memory = self._memory()
         mine = Memory(memory.free_bytes + self._judge.held_bytes(request), memory.total_bytes)
@@ -153,14 +155,14 @@ class Turns:
         return (with_the_whole_device(answer) if more is None else answer), more
 
     def _make_room(self) -> None:
-        """Evict memory while other processes use the device. Redrawing the trials later takes less time than
-        a verdict.
+        """Evict memory while other processes use the device. Drawing the trials again takes less time than a
+        verdict.
         """
         if self._on_gpu and self._judge.evictable_bytes and is_awaited(self._device):
             self._judge.evict()
 
     def _sleep(self, seconds: float) -> bool:
-        """Sleep. Return whether the engine cancelled the request by then."""
+        """Sleep, and return whether the engine has cancelled the request."""
         until = time.monotonic() + seconds
         while not (cancelled := self._cancelled()) and time.monotonic() < until:
             time.sleep(0.02)
@@ -174,7 +176,7 @@ class Turns:
 
 
 class _Wait:
-    """One wait for memory.
+    """One judge's wait for device memory.
 
     The wait starts with the first turn that finds too little memory. ``need``: the memory that a failed attempt turned
     out to need, or None before the first attempt.
@@ -190,7 +192,7 @@ class _Wait:
         return time.monotonic() - self._since_s if self._since_s is not None else 0.0
 
     def asks(self) -> bool:
-        """Return whether to ask other judges for memory in this turn. The first call starts the wait."""
+        """Return whether to ask other judges for memory during this turn. The first call starts the wait."""
         now = time.monotonic()
         self._since_s = now if self._since_s is None else self._since_s
         if now - self._asked_at_s < _ADMISSION.ask_again_s:

@@ -18,8 +18,8 @@ _WORDS = 160
 def holders_of(device: str) -> list[tuple[int, bool]]:
     """Map each visible process that holds ``device`` to whether it holds the device exclusively.
 
-    A lock persists as long as any copy of its descriptor. If the process that took the lock has ended, the result lists
-    the visible processes with a copy. Processes in other namespaces are not visible.
+    A lock persists as long as any copy of its descriptor. If the process that took the lock has ended, the result
+    contains the visible processes with a copy of the descriptor. Processes in other namespaces are not visible.
     """
     return _holders(lock_path(device))
 
@@ -46,7 +46,9 @@ def _holders(lock: Path) -> list[tuple[int, bool]]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Test the lock by taking it for microseconds. Other processes that fail to get the lock meanwhile soon retry."""
+    """Test the lock by taking the lock for microseconds. A process that fails to get the lock during the test soon
+    retries.
+    """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +89,7 @@ def keeper_of(device: str, family: int) -> int | None:
 def known_as(pid: int) -> tuple[int, str]:
     """Return the process that a user would recognize as the owner of ``pid``, and that process's command.
 
-    For a judge, this is the command or search that started the judge. An unreadable command is "".
+    A judge's owner is the command or search that started the judge. An unreadable command is "".
     """
     words, stopped = _arguments(pid), pid if is_suspended(pid) else None
     while "engine.system.fast_start" in words and _is_python(above := _arguments(parent := parent_of(pid))):

@@ -35,7 +35,7 @@ class JudgeSettings(Struct, frozen=True):
     libraries: str = "refuse"
     """Policy for kernels that call a library: "refuse" or "label"."""
     thorough: bool = False
-    """Whether to spend as much time as a reliable single verdict takes (``POLICY.pairs.thorough``)."""
+    """Whether to spend the time that a reliable single verdict takes (``POLICY.pairs.thorough``)."""
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
     modules: bool = False
@@ -64,7 +64,9 @@ class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):
 
 
 class TimeRunoff(Struct, frozen=True, tag_field="do", tag="runoff"):
-    """Time correct kernels of the open problem with the id ``problem`` side by side. ``kernels``: by variant id."""
+    """Time correct kernels of the open problem with the id ``problem`` side by side. ``kernels``: the kernels by
+    variant id.
+    """
 
     problem: str
     kernels: dict[str, KernelSource]
@@ -104,7 +106,7 @@ class AwaitsMemory(Struct, frozen=True, tag_field="is", tag="awaits_memory"):
 
 
 class MemoryFound(Struct, frozen=True, tag_field="is", tag="memory_found"):
-    """The wait for memory is over."""
+    """The judge's wait for memory is over."""
 
 
 class Evicted(Struct, frozen=True, tag_field="is", tag="evicted"):

@@ -35,10 +35,12 @@ _RUNOFF = POLICY.runoff
 
 
 class FoundOut(RunnerEnded):
-    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id."""
+    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id. ``fault``: a clause such
+    as "is wrong".
+    """
 
-    def __init__(self, variant: str, text: str) -> None:
-        super().__init__("error", f"{variant} passed its checks but failed in the runoff: {text}")
+    def __init__(self, variant: str, fault: str, reason: object) -> None:
+        super().__init__("error", f"{variant} passed its checks but {fault} in the runoff: {reason}")
         self.variant = variant
 
 
@@ -121,7 +123,7 @@ class _Runoff:
                 )
             if expected is not None:
                 if comparison.checksum(slot.unwritable) != before:
-                    raise FoundOut(name, "wrong: the kernel wrote to its inputs")
+                    raise FoundOut(name, "is wrong", "the kernel wrote to its inputs")
                 with _blaming(name):
                     self._check(slot, expected, number % 2, f"round {number + 1}", exact)
             if number >= 0:  # The first round serves only to warm up.
@@ -163,11 +165,11 @@ def _blaming(variant: str) -> Iterator[None]:
     try:
         yield
     except Rejected as rejected:
-        raise FoundOut(variant, f"{rejected.status.replace('_', ' ')}: {rejected.reason}") from None
+        raise FoundOut(variant, f"is {rejected.status.replace('_', ' ')}", rejected.reason) from None
     except RunnerEnded as ended:
         if ended.end == "cancelled":
             raise
-        raise FoundOut(variant, f"its process ended: {ended}") from None
+        raise FoundOut(variant, "its process ended", ended) from None
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
