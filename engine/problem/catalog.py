@@ -1,7 +1,8 @@
-"""Resolve the entries of ``problems`` in a config to files, ids and specifications. Does not import torch.
+"""Resolve the entries of ``problems`` in a config to files, ids and specifications. This module does not import torch.
 
 A child process inspects the files, so that the engine never imports torch or user code. If a file hangs or crashes the
-child, a new child inspects the remaining files. Files that were inspected before come from a cache.
+child, a new child inspects the remaining files. Specifications of files that a child has inspected before come from a
+cache.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAX_LINE_BYTES = 64 << 20
 class CatalogError(Exception):
     """Some entries in the config name no problem file.
 
-    ``entries``: pairs of an entry and a message with the cause and the remedy, in the config's order.
+    ``entries``: pairs of an entry and a message with its cause and remedy, in the config's order.
     """
 
     def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
@@ -88,7 +89,7 @@ def _builtin_root() -> Path:
 
 
 def resolve(entries: Iterable[str], base: Path) -> list[ProblemFile]:
-    """Return the files that ``entries`` name, in order and without duplicates, each with a unique id.
+    """Return the files that ``entries`` name, in order, without duplicates, and with unique ids.
 
     An entry is a path, a directory (for its ``*.py`` files, sorted), a glob, or a built-in problem such as
     ``builtin:quickstart/softmax`` or ``builtin:headline/*``. Relative paths start at ``base``. Raises ``CatalogError``,
@@ -168,10 +169,10 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    Never raises for an error in a file. Cancelling kills the child process.
+    Errors in a file raise no exception. Cancelling kills the child process.
 
-    ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: called with the id of each file that
-    is not in the cache, when its inspection starts.
+    ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
+    not in the cache, when its inspection starts.
     """
     paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
     ids = [file.id if isinstance(file, ProblemFile) else own.id
@@ -279,7 +280,7 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return only the end of the child's output, because a child may print without limit."""
+    """Return the end of the child's output, because a child may print without limit."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]
@@ -287,7 +288,9 @@ async def _tail(stream: asyncio.StreamReader) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for the inspecting process: the engine's, with this package importable and no GPU."""
+    """Return the environment for the inspecting process: the engine's environment, with this package importable and
+    without a GPU.
+    """
     return {
         **os.environ,
         "PYTHONPATH": python_path(),

@@ -1,4 +1,4 @@
-"""Locate an error in a problem file and suggest a remedy. Does not import torch."""
+"""Locate an error in a problem file and suggest a remedy. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.system.text_file import UnreadableFile
 
 
 class ProblemFailure(Struct, frozen=True, omit_defaults=True):
-    """Explains why a problem file could not be inspected. ``line``: a line number in the file, or None."""
+    """Explains why the inspection of a problem file failed. ``line``: the number of the line that failed, or None."""
 
     id: str
     path: str
@@ -26,7 +26,7 @@ class ProblemFailure(Struct, frozen=True, omit_defaults=True):
 
 
 def line_in(error: BaseException, path: str) -> int | None:
-    """Return the innermost line of ``path`` in the traceback of ``error``, or None."""
+    """Return the number of the innermost line of ``path`` in the traceback of ``error``, or None."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
     if isinstance(error, ProblemFileError) and error.line is not None:

@@ -1,7 +1,7 @@
 """Derive a :class:`ProblemSpec` from a problem file without running it at full size.
 
-``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs it
-as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
+``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs
+this module as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _MEMORY_LIMIT_BYTES = 4 << 30
 _SMALL_BYTES = 256 << 20
-"""Maximum total size, in bytes, of inputs and weights for a real run. Inspection runs the model if tracing takes too
-long.
+"""Maximum total size, in bytes, of inputs and weights for a real run. If tracing takes too long, inspection runs the
+model.
 """
 _PR_SET_PDEATHSIG = 1
 
@@ -59,13 +59,13 @@ class Inspected(Struct, frozen=True, omit_defaults=True):
 
 
 class InspectionTimeout(BaseException):
-    """Inspecting a file exceeded the time limit. This class is not an ``Exception``, so that no ``except`` in the file
-    catches it.
+    """The inspection of a file exceeded the time limit. This class is not an ``Exception``, so that no ``except`` in
+    the file catches it.
     """
 
 
 def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -> ProblemSpec:
-    """Return the specification of the problem in ``path``. If given, ``source`` replaces the file's content.
+    """Return the specification of the problem in ``path``. ``source``: text to inspect instead of the file's content.
 
     Fake tensors replace the model's weights and inputs, so problems of any size need little memory. The specification's
     ``c_refusal`` says why a problem has no C interface. Raises whatever the file raises.
@@ -115,7 +115,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
 
 
 def _is_raised_by_model(error: NotImplementedError, path: str) -> bool:
-    """Return whether the model itself raised ``error`` or has no ``forward``."""
+    """Return whether the model's own code raised ``error``, or the model has no ``forward``."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not str(error) or last.name == "_forward_unimplemented" or last.filename == path
 
@@ -166,7 +166,9 @@ def _tensor_spec(tensor: torch.Tensor, role: Role, wanted: str, source_name: str
 
 
 def _input_names(built: Built) -> list[str]:
-    """Name each flattened input after its ``forward`` parameter. Inputs in a list or tuple also get a number."""
+    """Name each flattened input after its ``forward`` parameter. Inputs in a list or tuple also have a number in their
+    names.
+    """
     arguments = built.structure.children()
     parameters = _parameter_names(type(built.model).forward, len(arguments), skip_self=True)
     names: list[str] = []
@@ -177,7 +179,9 @@ def _input_names(built: Built) -> list[str]:
 
 
 def _parameter_names(function: Any, count: int, skip_self: bool) -> list[str]:
-    """Return the names of the first ``count`` positional parameters. Parameters in ``*args`` get a number."""
+    """Return the names of the first ``count`` positional parameters. Parameters in ``*args`` have a number as their
+    name.
+    """
     kinds = python_inspect.Parameter
     parameters = list(python_inspect.signature(function).parameters.values())[1 if skip_self else 0 :]
     names = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
@@ -196,7 +200,7 @@ def _input_specs(built: Built, names: Names) -> list[TensorSpec]:
 
 
 def _scalar_specs(built: Built, names: Names) -> tuple[ScalarSpec, ...]:
-    """Return the numbers that a kernel may need: scalars of ``forward``, then simple init arguments."""
+    """Return the numbers that a kernel may need: the scalars of ``forward``, then the simple init arguments."""
     named = list(zip(_input_names(built), built.leaves, strict=True))
     arguments = built.init_arguments
     for name, value in zip(_parameter_names(type(built.model).__init__, len(arguments), True), arguments, strict=True):

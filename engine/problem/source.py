@@ -1,4 +1,4 @@
-"""Execute a problem file as a separate module. Does not import torch."""
+"""Execute a problem file as a separate module. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _EXCEPTION = re.compile(r"terminate called after throwing an instance of '([^'\n
 
 
 def why(status: int, printed: str, bound: str, workspace_bytes: int) -> tuple[End, str]:
-    """Return how the process ended, as a class and as one sentence.
+    """Return the class of a process's end, and a sentence that explains it.
 
     ``status``: the wait status. ``printed``: the end of the kernel's output. ``bound``: the kernel's memory limit in
     words.

@@ -1,4 +1,4 @@
-"""Time one problem's correct kernels side by side, so that the leaders' order is not left to chance.
+"""Time one problem's correct kernels side by side, because separate verdicts do not order close leaders reliably.
 
 Each round calls every kernel once on the same buffers, in random order. The ranking uses ratios within rounds. The
 judge's clock also checks these times, because a kernel may begin to cheat after its verdict.
@@ -61,7 +61,7 @@ def run_runoff(
 
 
 class _Runoff:
-    """Kernels in runners that live as long as ``stack``, and their times in the last rounds."""
+    """The kernels of one runoff, and their times in the last rounds. The kernels' runners live as long as ``stack``."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ def _blaming(variant: str) -> Iterator[None]:
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
-    """Return whether every kernel is clearly slower than the fastest, or known within ``margin``. Pure."""
+    """Return whether every kernel is clearly slower than the fastest, or its rank is known within ``margin``. Pure."""
     fastest = _fastest(times_ms)
     for own in times_ms.values():
         ratios = _ratios(own, times_ms[fastest])
@@ -187,7 +187,7 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
 
 
 def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their time within rounds, relative to the fastest; tied within ``margin``. Pure."""
+    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure."""
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():

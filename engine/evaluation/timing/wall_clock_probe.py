@@ -1,4 +1,6 @@
-"""Time batches of calls with the judge's clock, because the overhead of a single call could hide too much time."""
+"""Time batches of calls with the judge's clock, because a kernel could hide too much time in the overhead of a single
+call.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _CLOCK = POLICY.clock
 class WallClockProbe:
     """Times one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
-    ``contended``: whether other programs use the processor, so that an undisturbed batch takes more attempts. All
-    methods raise ``RunnerEnded``, and ``Rejected`` if a call of a batch returns wrong outputs.
+    ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. All methods
+    raise ``RunnerEnded``, and ``Rejected`` if a call of a batch returns wrong outputs.
     """
 
     def __init__(
@@ -35,9 +37,9 @@ class WallClockProbe:
         self.calls, self.runs_ms = 0, 0.0
 
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return how many milliseconds a call takes beyond the claimed time, and the evidence in words.
+        """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
-        The first line that fits decides:
+        The first case that applies decides:
 
         - calls longer than ``batch_below_ms``: no batch, because the single calls suffice
         - only one buffer set: calls on the same buffers
@@ -64,7 +66,7 @@ class WallClockProbe:
         return max(warm_ms, cold_ms), f"{words}; {found}"
 
     def _between_calls(self, limits: CallLimits) -> tuple[float, str]:
-        """Time what a Python kernel's process does beside its calls, such as work hidden in reporting the outputs.
+        """Time the work of a Python kernel's process outside its calls, such as work hidden in reporting the outputs.
 
         Calls on alternating buffers report their outputs one by one. Cold buffers explain long calls, but not the time
         between them.
@@ -80,7 +82,9 @@ class WallClockProbe:
         return between_ms, f"the process worked for {between_ms:.4g} ms after each of {count} calls"
 
     def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Time calls on the same, cached buffers. This reveals even microseconds, unless the kernel skips calls."""
+        """Time calls on the same, cached buffers. Such calls reveal even microseconds, unless the kernel skips
+        calls.
+        """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
         return self._least(
@@ -91,7 +95,7 @@ class WallClockProbe:
         )
 
     def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
-        """Time calls on separate buffers. This prevents skipped calls, but the buffers are cold."""
+        """Time calls on separate buffers. Separate buffers prevent skipped calls, but the buffers are cold."""
         count = self._count(_CLOCK.batch_target_ms, claimed_ms)
         loop_ms = _CLOCK.batch_call_ms[limits.kind]
         if limits.kind == "cpu" and claimed_ms <= _CLOCK.tiny_ms:
@@ -126,7 +130,7 @@ class WallClockProbe:
     def _queued(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str] | None:
         """Time GPU calls queued before their inputs exist, so that the kernel cannot skip or anticipate work.
 
-        Returns None if calls cannot be queued.
+        Returns None if the runner cannot queue calls.
         """
         count, each_ms = self._count(_CLOCK.queue_target_ms, claimed_ms), float("inf")
         for _ in range(self._tries):
@@ -159,7 +163,7 @@ class WallClockProbe:
         return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
 
     def _measured_queued_ms(self, count: int) -> float | None:
-        """Return the milliseconds of ``count`` queued calls, without the time for queuing."""
+        """Return the milliseconds of ``count`` queued calls, excluding the time for queuing."""
         if self._queue_overhead_ms is None:
             return None
         took_ms = CallBatch(self._problem, self._runner, count, self._check).call_behind_gate()
@@ -179,7 +183,7 @@ class WallClockProbe:
 def _cold_ms(problem: JudgedProblem) -> float:
     """Return the extra milliseconds for touching all of a slot's buffers after other slots were loaded.
 
-    Returns 0 on a GPU, because the judge evicts its cache before each timed call.
+    Returns 0 on a GPU, because the judge evicts the GPU's cache before each timed call.
     """
     if problem.device.cuda:
         return 0.0

@@ -1,7 +1,7 @@
 """The CUDA backend of a runner, which calls the CUDA driver through ctypes.
 
-The judge passes memory as a POSIX file descriptor (virtual memory management API), because descriptors work across PID
-namespaces and CUDA IPC handles do not. CUDA Driver API, sections 6.14 and 6.18.
+The judge passes memory as a POSIX file descriptor (virtual memory management API). Unlike CUDA IPC handles, descriptors
+work across PID namespaces. CUDA Driver API, sections 6.14 and 6.18.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Driver:
         return self._map(handle, size), descriptor.value, size
 
     def import_memory(self, descriptor: int, size: int) -> int:
-        """Map memory that another process exported. Return its address in this process."""
+        """Map memory that another process exported, and return the memory's address in this process."""
         handle = c_uint64()
         self.call("cuMemImportFromShareableHandle", byref(handle), c_void_p(descriptor), Cuda.POSIX_DESCRIPTOR)
         return self._map(handle, size)
@@ -167,7 +167,7 @@ class CudaBackend(Backend):
     def hold(self, number: int) -> bool:
         """Hold back later work on the stream until the gate's word reaches ``number``.
 
-        A minimal operation comes first, so that the GPU switches to this process even for an empty kernel.
+        The function also queues a minimal operation, so that the GPU switches to this process even for an empty kernel.
         """
         if self._has_gate:
             word = c_uint32(number)

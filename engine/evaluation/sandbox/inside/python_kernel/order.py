@@ -20,8 +20,8 @@ class ModuleOrder:
     """Load ``path``, build ``ModelNew(*init_arguments)`` and call it with ``arguments``.
 
     - ``extensions`` and ``cache``: directories of compiled extensions, and of compilations at the first call
-    - ``tensors``: in the order of each slot's offsets
-    - ``strides``: strides of outputs that the reference permutes, else None
+    - ``tensors``: the tensors' specifications, in the order of each slot's offsets
+    - ``strides``: the strides of each output that the reference permutes; None for other outputs
     - ``saved``: names in the reference's ``state_dict``
     """
 
