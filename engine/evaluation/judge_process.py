@@ -74,10 +74,9 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 class JudgeProcess:
     """One judge on one device, which serves one request at a time. ``opened``: the problems that the judge has open.
 
-    - ``builds``: the directory of this host's built kernels
-    - ``watch``: suspends deadlines while other processes hold the device
-    - ``stderr``: descriptor for the output of judge and problems, by default this process's own
-    - ``see``: a clause that says where to find that output, such as "; see engine.log"
+    ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
+    device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
+    ``see``: a clause that says where to find the output, such as "; see engine.log".
     """
 
     def __init__(

@@ -56,13 +56,11 @@ class LocalEvaluator:
     At most ``config.builders`` builds run at a time, never on cores that time kernels. Each device judges one kernel at
     a time. During that time, no other kernel-tui process on this machine uses the device.
 
-    - ``scratch``: directory for builds if the user's cache is not writable; it need not exist
-    - ``thorough``: whether to spend up to ten seconds per verdict for a narrow interval; searches rely on runoffs
-    instead
-    - ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`
-    - ``stderr``: descriptor for the output of judges and problems; by default this process's standard error, with a
-    size limit
-    - ``modules``: whether to expect ``.py`` kernels, for which judges prepare when they start
+    ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
+    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.
+    ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the
+    output of judges and problems. The default is this process's standard error, with a size limit. ``modules``: whether
+    judges prepare for ``.py`` kernels when they start.
     """
 
     def __init__(

@@ -99,12 +99,9 @@ class ScalarSpec(Struct, frozen=True, omit_defaults=True):
 class GraphNode(Struct, frozen=True, omit_defaults=True):
     """One node of the traced reference, in execution order (``make_fx`` over fake tensors).
 
-    ``op`` is one of:
-
-    - ``placeholder``: an input, parameter or buffer; ``target`` is the tensor's name in the specification
-    - ``call``: ``target`` is an ATen overload such as ``aten.mul.Tensor``
-    - ``getitem``: element ``args[1]`` of a call that returns several tensors
-    - ``output``: ``args`` holds the returned nodes
+    ``op`` is one of four kinds. A ``placeholder`` is an input, parameter or buffer; ``target`` is the tensor's name in
+    the specification. A ``call`` has an ATen overload such as ``aten.mul.Tensor`` as ``target``. A ``getitem`` is
+    element ``args[1]`` of a call that returns several tensors. An ``output`` has the returned nodes in ``args``.
 
     ``args`` and ``kwargs`` hold numbers, strings, None, lists, and {"ref": name} for the value of another node.
     """
@@ -121,13 +118,13 @@ class GraphNode(Struct, frozen=True, omit_defaults=True):
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     """One problem, as search, proposers and judge see the problem.
 
-    - ``id``: unique in its session and safe as a file name
-    - ``source``: the whole reference file
-    - ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None
-    - ``sol_bytes``: minimum memory traffic; inputs, parameters and buffers read once, outputs written once
-    - ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None
-    - ``graph``: the reference as ATen operators, or None if tracing failed
-    - ``random``: whether the model draws random numbers; the judge then gives model and module kernel the same seed
+    ``id``: a name that is unique in its session and safe as a file name.
+    ``source``: the whole reference file.
+    ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None.
+    ``sol_bytes``: the minimum memory traffic. Inputs, parameters and buffers are read once; outputs are written once.
+    ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None.
+    ``graph``: the reference as ATen operators, or None if tracing failed.
+    ``random``: whether the model draws random numbers. The judge then gives model and Python kernel the same seed.
     """
 
     id: str

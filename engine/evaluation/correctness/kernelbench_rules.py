@@ -4,15 +4,15 @@ Sources: ``eval_kernel_against_ref``, ``run_and_check_correctness``, ``get_toler
 ``_process_input_tensor`` of ``src/kernelbench/eval.py``; ``src/kernelbench/timing.py``;
 ``scripts/eval_from_generations.py``; all as of 2026-03 (commit 423217d).
 
-- Five trials use inputs as ``get_inputs()`` draws them and the model's initial weights.
-- The reference runs first, and the kernel then gets the same tensors. Reference and kernel keep their own weights and
-  buffers across trials.
-- All input tensors, including integers and booleans, and the model are cast to one precision. KernelBench's default is
-  fp32; these rules use the precision of the problem's own tensors.
-- The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
-  rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs.
-- Any exception makes the kernel incorrect.
-- Speedup is the reference's mean time divided by the kernel's mean time.
+Five trials use the inputs that ``get_inputs()`` draws, and the model's initial weights. The reference runs first, and
+the kernel then receives the same tensors. Reference and kernel keep their own weights and buffers across trials.
+
+The rules cast the model and all input tensors, including integers and booleans, to one precision. KernelBench's default
+is fp32; these rules use the precision of the problem's own tensors.
+
+The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
+rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs. Any exception
+makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean time.
 
 KernelBench derives its seeds from 42, so a kernel could know the inputs. These rules work with any seeds.
 """

@@ -54,9 +54,8 @@ class Precision(Struct, frozen=True):
 class OutputErrors(Struct, frozen=True):
     """One output's root mean square errors against fp64, relative to the output's root mean square.
 
-    - ``kernel``, ``eager``: errors of the kernel and of eager
-    - ``rounded``: error of the model on operands rounded to TF32
-    - ``length``: the number of terms in the sums behind the output
+    ``kernel``, ``eager``: the errors of the kernel and of eager. ``rounded``: the model's error on operands rounded to
+    TF32. ``length``: the number of terms in the sums that produce the output.
     """
 
     dtype: torch.dtype

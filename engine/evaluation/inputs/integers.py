@@ -17,10 +17,10 @@ from engine.evaluation.judge_policy import POLICY
 Order = Literal["constant", "sorted", "distinct", "free"]
 """The property that new values keep:
 
-- ``constant``: equal in every draw; left unchanged
-- ``sorted``: ascending along the last dimension
-- ``distinct``: no value twice, as in a permutation
-- ``free``: any value within the range
+``constant``: the values are equal in every draw and stay unchanged.
+``sorted``: the values ascend along the last dimension.
+``distinct``: no value occurs twice, as in a permutation.
+``free``: the values lie within the drawn range.
 """
 
 _INPUTS = POLICY.inputs

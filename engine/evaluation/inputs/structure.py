@@ -20,10 +20,9 @@ _INPUTS = POLICY.inputs
 class Structure:
     """An input's structure.
 
-    - ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
-    None
-    - ``discrete``: few distinct values, so mixtures are impossible
-    - ``constant``: equal in every draw
+    ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
+    None. ``discrete``: whether the input has few distinct values, so that mixtures are impossible. ``constant``:
+    whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None

@@ -39,9 +39,8 @@ FAULTS = (ValueError, IndexError, OverflowError, struct.error)
 class Symbols(Struct, frozen=True):
     """A library's symbols.
 
-    - ``libraries``: libraries that the loader loads with the file
-    - ``imported``: mangled names that the file imports from these libraries
-    - ``defined``: names that the file defines
+    ``libraries``: libraries that the loader loads with the file. ``imported``: mangled names that the file imports from
+    these libraries. ``defined``: names that the file defines.
     """
 
     libraries: tuple[str, ...] = ()

@@ -58,9 +58,9 @@ Weight = Literal["none", "light", "heavy"]
 class Ran(Struct, frozen=True):
     """The runner's report on one call, with times in microseconds.
 
-    - ``operators``: PyTorch's operators that do work; the time of an operator includes its callees
-    - ``kernels``: GPU kernels, each with the operator that launched it, or ""
-    - ``looked_up``: files and functions that the module requested from ``ctypes``; the file or the function may be ""
+    ``operators``: PyTorch's operators that do work. The time of an operator includes its callees. ``kernels``: GPU
+    kernels, each with the operator that launched it, or "". ``looked_up``: files and functions that the module
+    requested from ``ctypes``. The file or the function may be "".
     """
 
     us: float

@@ -29,9 +29,8 @@ _ADMISSION = POLICY.admission
 class Need(Struct, frozen=True):
     """The memory that a request needs, in bytes.
 
-    - ``full_bytes``: for all checks, including fp64
-    - ``least_bytes``: an estimate without the optional checks
-    - ``must_bytes``: with less memory, the request certainly fails
+    ``full_bytes``: memory for all checks, including fp64. ``least_bytes``: estimated memory without the optional
+    checks. ``must_bytes``: the memory without which the request certainly fails.
     """
 
     full_bytes: int

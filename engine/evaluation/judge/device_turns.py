@@ -55,9 +55,8 @@ class MemoryUser(Protocol):
 class Turns:
     """Takes turns on the device in ``settings`` with all other kernel-tui processes.
 
-    - ``memory``: reads the device's memory
-    - ``tell``: sends a message to the engine
-    - ``cancelled``: returns whether the engine cancelled the request
+    ``memory``: reads the device's memory. ``tell``: sends a message to the engine. ``cancelled``: returns whether the
+    engine has cancelled the request.
     """
 
     def __init__(

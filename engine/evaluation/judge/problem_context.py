@@ -19,9 +19,8 @@ from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 class ProblemContext:
     """An open problem.
 
-    - ``builds``: the cache of built kernels
-    - ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds
-    - ``degenerate``: which trivial outputs pass every check, or ""
+    ``builds``: the cache of built kernels. ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds.
+    ``degenerate``: a description of trivial outputs that pass every check, or "".
     """
 
     def __init__(

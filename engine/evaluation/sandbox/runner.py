@@ -2,10 +2,9 @@
 
 A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair. Threats:
 
-- ``forged-answer``: the judge limits the size of answers and checks them.
-- ``late-work``: the judge stops the process between calls.
-- ``resources``: the judge sets deadlines and limits memory, threads and output.
-- ``escape``: ``inside`` isolates the process.
+Against ``forged-answer``, the judge limits the size of answers and checks their content. Against ``late-work``, the
+judge stops the process between calls. Against ``resources``, the judge sets deadlines and limits memory, threads and
+output. Against ``escape``, the code in ``inside`` isolates the process.
 """
 
 from __future__ import annotations
@@ -179,9 +178,9 @@ class Runner:
     def isolate(self, kernel: int, arena: int, **order: Any) -> list[str]:
         """Send the first order, which contains everything that the runner needs. Return the active isolation layers.
 
-        - ``kernel`` and ``arena``: descriptors
-        - ``order``: ``arena_bytes``, ``slots`` (offsets of the buffers in the arena), ``readable`` and ``writable``
-          (directories in addition to the system's), ``compilers`` (whether the kernel may start compilers)
+        ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes``, ``slots`` (offsets of the buffers
+        in the arena), ``readable`` and ``writable`` (directories in addition to the system's), and ``compilers``
+        (whether the kernel may start compilers).
         """
         none = {"arena_bytes": 0, "slots": [], "readable": [], "writable": [], "compilers": False}
         common = {"data_bytes": 2 * self._limits.data_bytes, "policy": to_builtins(_SANDBOX)}
@@ -196,10 +195,10 @@ class Runner:
     ) -> tuple[list[float], float]:
         """Call the kernel on each slot in turn. Return the reported times and the judge's wall time, in milliseconds.
 
-        - ``flushes``: L2 evictions on a GPU before each call. With 0, the runner reports one time for all calls
-        - ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only)
-        - ``warm``: slot for an untimed call right before each call of a kernel that launches from Python; the wall time
-          includes it
+        ``flushes``: L2 evictions on a GPU before each call. With 0, the runner reports one time for all calls.
+        ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only).
+        ``warm``: the slot for an untimed call before each call of a kernel that launches from Python. The wall time
+        includes this untimed call.
 
         Raises ``RunnerEnded``.
         """

@@ -23,13 +23,10 @@ _CLOCK = POLICY.clock
 class CallLimits(Struct, frozen=True):
     """The allowed difference between the judge's time and the reported time, in milliseconds.
 
-    - ``kind``: "cpu" or "cuda"
-    - ``overhead``: calls of an empty kernel, made between the kernel's own; the list grows during timing, and the
-    allowances change with it
-    - ``copy_ms``: the time that the judge takes to copy a Python kernel's outputs; 0 without a copy, None for compiled
-    kernels
-    - ``warm``: whether an untimed call precedes each single call
-    - ``least_ms``: the time between two events around almost no work
+    ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
+    list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
+    kernel's outputs; 0 without a copy, None for compiled kernels. ``warm``: whether an untimed call precedes each
+    single call. ``least_ms``: the time between two events around almost no work.
     """
 
     kind: str

@@ -39,14 +39,12 @@ class WallClockProbe:
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
-        The first case that applies decides:
-
-        - calls longer than ``batch_below_ms``: no batch, because the single calls suffice
-        - only one buffer set: calls on the same buffers
-        - a GPU on which calls can be queued: queued calls
-        - a compiled GPU kernel whose ``launch`` waits for the device: the fastest of a few batches on separate buffers
-        - all others: calls on the same buffers and calls on separate buffers; the larger excess counts. If a Python
-          kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
+        is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
+        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the fastest of a few batches on
+        separate buffers counts. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and
+        the larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers
+        decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"

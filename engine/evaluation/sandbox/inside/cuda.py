@@ -96,9 +96,8 @@ class CudaBackend(Backend):
     """The GPU backend: device memory that the judge exported, a stream, a pair of events around calls, and the judge's
     gate.
 
-    - ``flush_bytes``: size of the buffer whose writes evict the L2 cache
-    - ``default_stream``: whether to use PyTorch's stream
-    - ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate
+    ``flush_bytes``: size of the buffer whose writes evict the L2 cache. ``default_stream``: whether to use PyTorch's
+    stream. ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate.
 
     Raises ``OSError`` or ``CudaError``.
     """

@@ -88,10 +88,9 @@ class Kernel(ABC):
     def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> list[float]:
         """Return the milliseconds of each call on the order's ``slots``, by the clock of this process.
 
-        - ``flushes``: cache evictions before each call. With 0, calls of one group run back to back
-        - ``seed``: the random seed
-        - ``warm``: slot for an untimed first call, which keeps launches from Python warm
-        - ``keep``: a function that receives the results
+        ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
+        seed. ``warm``: the slot for an untimed first call, which keeps launches from Python warm. ``keep``: a function
+        that receives the results.
 
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """

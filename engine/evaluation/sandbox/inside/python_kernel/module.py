@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 Weights = Literal["none", "state_dict", "absent", "replay"]
 """The source of a kernel's weights.
 
-- ``none``: there are no weights
-- ``state_dict``: the judge's buffers
-- ``absent``: only the reference has weights
-- ``replay``: the model's own weights, drawn like the reference's
+``none``: neither kernel nor reference has weights.
+``state_dict``: the kernel's weights are in the judge's buffers.
+``absent``: only the reference has weights.
+``replay``: the kernel has its own weights, drawn like the reference's weights.
 """
 
 # Save these functions before the module is loaded, because the module may replace anything.
@@ -206,9 +206,9 @@ class Model(Kernel):
     def carry_out(self, backend: Backend, order: Message, control: socket.socket) -> Message:
         """Execute an order. Python kernels have additional orders:
 
-        - ``profile``: report the code that runs in a call
-        - ``repeat``: repeat calls until the judge sends a message, while it samples the running code
-        - ``leave``: leave outputs in place and report their addresses, until an order to ``forget`` them
+        ``profile``: report the code that runs in a call. ``repeat``: repeat calls until the judge has sampled the
+        running code and sends a message. ``leave``: leave outputs in place and report their addresses. ``forget``:
+        release the outputs that were left in place.
         """
         if "forget" in order:
             self._left.clear()

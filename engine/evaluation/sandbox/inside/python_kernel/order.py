@@ -19,10 +19,9 @@ class InputPlaceholder:
 class ModuleOrder:
     """Load ``path``, build ``ModelNew(*init_arguments)`` and call it with ``arguments``.
 
-    - ``extensions`` and ``cache``: directories of compiled extensions, and of compilations at the first call
-    - ``tensors``: the tensors' specifications, in the order of each slot's offsets
-    - ``strides``: the strides of each output that the reference permutes; None for other outputs
-    - ``saved``: names in the reference's ``state_dict``
+    ``extensions``: directory of compiled extensions. ``cache``: directory for compilations at the first call.
+    ``tensors``: the tensors' specifications, in the order of each slot's offsets. ``strides``: the strides of each
+    output that the reference permutes; None for other outputs. ``saved``: names in the reference's ``state_dict``.
     """
 
     path: str
