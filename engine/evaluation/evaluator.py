@@ -57,7 +57,9 @@ class JudgeDied(EvaluationError):
 
 
 class JudgeKilled(JudgeDied):
-    """Another process or the system killed the judge. The problem is not at fault, so opening it again may succeed."""
+    """Another process or the system killed the judge. The problem is not at fault, so opening the problem again may
+    succeed.
+    """
 
 
 class Evaluator(Protocol):
@@ -107,7 +109,7 @@ class Evaluator(Protocol):
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Errors in the kernel raise no exception; the verdict reports them. The event loop calls ``on_stage`` for each
+        The verdict reports errors in the kernel, which raise no exception. The event loop calls ``on_stage`` for each
         stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a kernel has run.
         ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` receives the name of
         another host's device that runs the next stages.
@@ -128,7 +130,7 @@ class Evaluator(Protocol):
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         """Read the hardware counters of a correct kernel with ncu, alone on the device. The kernel runs outside the
-        sandbox, so its source must have passed the judge. ``report``: the path for ncu's report.
+        sandbox, so it must have a correct verdict. ``report``: the path for ncu's report.
 
         Raises ``CountersUnavailable``.
         """

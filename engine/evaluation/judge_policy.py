@@ -26,13 +26,11 @@ class Effort(Struct, frozen=True):
     """The time that a verdict may spend on timing."""
 
     half_width: float
-    """A ratio counts as settled when its 95% interval extends at most this far to both sides, relative to the
-    median.
-    """
+    """A ratio counts as settled when its 95% interval extends at most this far to each side, relative to the median."""
     least_s: float
     """Minimum seconds of timing, because a shared machine drifts over seconds."""
     overhead_s: float
-    """Maximum seconds of timing, not counting the runs of kernel and reference."""
+    """Maximum seconds of timing, excluding the runs of kernel and reference."""
     runs_s: float
     """Maximum seconds of running kernel and reference."""
 
@@ -70,7 +68,7 @@ class PairPolicy(Struct, frozen=True):
     short kernel.
     """
     quick: Effort = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
-    """Effort for a verdict in a search, because a runoff later times the leaders again."""
+    """Effort for a verdict in a search, which later times the leaders again in a runoff."""
     thorough: Effort = Effort(half_width=0.004, least_s=0.5, overhead_s=1.5, runs_s=2.0)
     """Effort for one timing process of ``kernel-tui eval`` and ``compare``."""
     thorough_busy: Effort = Effort(half_width=0.004, least_s=1.5, overhead_s=4.0, runs_s=6.0)
@@ -216,7 +214,7 @@ class ClockPolicy(Struct, frozen=True):
     minute to minute.
     """
     retry_s: float = 1.0
-    """Pause before repeating an evaluation that failed through no fault of the kernel."""
+    """Pause before the judge repeats an evaluation that failed without the kernel's fault."""
 
 
 class RunoffPolicy(Struct, frozen=True):
@@ -227,7 +225,7 @@ class RunoffPolicy(Struct, frozen=True):
     most_rounds: int = 60
     """Maximum rounds."""
     budget_s: float = 2.0
-    """Time in a runoff after which no new round starts."""
+    """Time after which a runoff starts no new round."""
     narrow: float = 0.01
     """A kernel's rank counts as settled when its interval's half width is at most this."""
     sure: float = 0.999
@@ -266,7 +264,7 @@ class DevicePolicy(Struct, frozen=True):
     touched_share: float = 1 / 32
     """Maximum share of the machine's free memory to touch."""
     others_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
-    """Maximum number of bytes in other slots to check for stray writes."""
+    """Maximum number of bytes in other slots that the judge checks for stray writes."""
     problems_kept: PerDevice = PerDevice(8, 2)
     """Maximum number of problems that a judge keeps open."""
     request_s: int = 900

@@ -221,7 +221,9 @@ class JudgeProcess:
             try:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:
-                raise EvaluationError(f"cannot read the judge's answer: {error}; report this as a bug") from None
+                raise EvaluationError(
+                    f"the engine cannot read the judge's answer: {error}; report this as a bug"
+                ) from None
             match answer:
                 case messages.AtStage(stage=stage):
                     on_stage(stage)

@@ -38,14 +38,14 @@ class LogTap:
                 now = time.monotonic()
                 left, filled_at = min(BURST_BYTES, left + (now - filled_at) * _REFILL_BYTES_S), now
                 if left_out and left >= len(chunk):
-                    self._write(f"\n[dropped {left_out:,} bytes of output from a problem]\n".encode())
+                    self._write(f"\n[kernel-tui dropped {left_out:,} bytes of a problem's output]\n".encode())
                     left_out = 0
                 shown = chunk[: max(0, int(left))] if not left_out else b""
                 self._write(shown)
                 left -= len(shown)
                 left_out += len(chunk) - len(shown)
             if left_out:
-                self._write(f"\n[dropped {left_out:,} bytes of output from a problem]\n".encode())
+                self._write(f"\n[kernel-tui dropped {left_out:,} bytes of a problem's output]\n".encode())
         with contextlib.suppress(OSError):
             while os.read(reading, 1 << 16):  # Keep draining the pipe, so that its writers never block.
                 pass

@@ -100,7 +100,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         if _is_raised_by_model(error, str(path)):
             raise
         refusal = (
-            refusal or f"the model uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
+            refusal or f"PyTorch cannot trace one of the model's operators without data ({str(error).splitlines()[0]})"
         )
     spec = ProblemSpec(
         id=problem_id,

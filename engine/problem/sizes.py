@@ -1,7 +1,7 @@
 """Find and replace the sizes in a problem file. This module does not import torch.
 
-A size is an integer of at least 2 in one of three places: a module-level constant (``ROWS = 1000``; ``M, K = 720,
-600``), an element of a module-level tuple or list (``SHAPE[0]``), or a literal inside ``get_inputs`` or
+A size is an integer of at least 2. It may be a module-level constant (``ROWS = 1000``; ``M, K = 720, 600``) or an
+element of a module-level tuple or list (``SHAPE[0]``). It may also be a literal inside ``get_inputs`` or
 ``get_init_inputs``. Equal literals form one size, named by its value (``4096``), so that inputs and weights stay
 consistent. At module level, a product of integers (``N = 2048 * 2``) is also one size.
 """

@@ -17,7 +17,7 @@ _BUILD = POLICY.build
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
 """Returns a context manager that waits until no kernel is being timed on the compilers' cores.
 
-While the context is open, timing on these cores is blocked, for at most the given number of seconds.
+While the context is open, it blocks timing on these cores for at most the given number of seconds.
 """
 
 
@@ -38,7 +38,7 @@ class Builder:
             self._begun[kernel] = asyncio.create_task(self._build(kernel, lambda stage: None))
 
     async def build(self, kernel: KernelSource, on_stage: Callable[[Stage], None] = lambda stage: None) -> BuildReport:
-        """Return the compiler's report. Cancelling kills the compiler.
+        """Build a kernel, and return the compiler's report. Cancelling kills the compiler.
 
         Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
         """

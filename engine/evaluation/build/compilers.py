@@ -1,4 +1,4 @@
-"""Compile one kernel into a shared library, without using the device, and cache it by content.
+"""Compile one kernel into a shared library, without using the device, and cache the library by content.
 
 A ``.cpp`` kernel targets this machine's processor; a ``.cu`` kernel targets a single real architecture. The compiler
 includes the derived header but no PyTorch headers, so a build takes well under a second.
@@ -60,7 +60,7 @@ def compiler_of(language: Language) -> str:
 
 
 def default_cache() -> Path:
-    """Return the build directory that all sessions share: ``$XDG_CACHE_HOME/kernel-tui/builds``."""
+    """Return the build directory that all sessions share, which is ``$XDG_CACHE_HOME/kernel-tui/builds``."""
     return cache_home() / "builds"
 
 

@@ -1,4 +1,4 @@
-"""Compare outputs with the reference's, independently of their scale, and describe a mismatch.
+"""Compare outputs with the reference's outputs, independently of their scale, and describe a mismatch.
 
 A floating-point element passes if ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
 tolerance, this criterion rejects zeros, means and copies at every scale of the data. Integers and booleans must be
@@ -56,7 +56,7 @@ def compare(
     tolerance: float | Tolerances,
     names: Sequence[str] = (),
 ) -> Comparison:
-    """Compare all outputs with the reference's, in order. ``names``: the outputs' names for messages."""
+    """Compare all outputs with the reference's outputs, in order. ``names``: the names of the outputs in messages."""
     tolerances = tolerance if isinstance(tolerance, Tolerances) else Tolerances(tolerance, tolerance)
     names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
     worst_abs, worst_rel, finite = 0.0, 0.0, True
@@ -140,7 +140,7 @@ def root_mean_square(want: torch.Tensor) -> float:
 
 def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple[float, float]:
     """Return the largest absolute error and the largest error relative to ``|want| + floor``. If an element is not
-    finite, both are infinite.
+    finite, both errors are infinite.
     """
     worst_abs, worst_rel = 0.0, 0.0
     chunk = CHUNK[out.device.type]

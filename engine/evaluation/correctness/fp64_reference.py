@@ -61,8 +61,8 @@ def run_in(
     """Run a copy of the model in ``dtype`` (None: the model's own dtype), without TF32. Inputs and weights stay
     unchanged.
 
-    ``mutated``: for each input and weight, whether the model writes the tensor. The result includes the written
-    tensors.
+    ``mutated``: for each input and weight, whether the model writes the tensor. The written tensors follow the outputs
+    in the result.
 
     If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises, for example
     because the model does not support fp64.
@@ -131,7 +131,7 @@ def compare_in_double(
 
 
 def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
-    """Return whether all suspects are accurate. If necessary, run eager on nearby inputs first."""
+    """Return whether all suspect outputs are accurate. If necessary, run eager on nearby inputs first."""
     runs = 0
     while not all(suspect.is_right() for suspect in suspects.values()):
         if runs == right.policy.nearby or (runs == 2 and any(suspect.is_hopeless() for suspect in suspects.values())):
@@ -148,10 +148,10 @@ def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
 class _Suspect:
     """An output that is not within the tolerance of ``eager``, with the errors that its elements may have.
 
-    An element within the tolerance of eager's element passes. Otherwise, its error against fp64 may not exceed the
-    largest of three limits: the tolerance, a multiple of eager's error at that element, and eager's largest error. The
-    mean error must be close to eager's mean error. If eager or fp64 overflows, the element must equal eager's or fp64's
-    element, or be within the tolerance of fp64.
+    An element within the tolerance of eager's element passes. For any other element, the error against fp64 may not
+    exceed the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and
+    eager's largest error. The mean error must be close to eager's mean error. If eager or fp64 overflows, the element
+    must equal eager's or fp64's element, or be within the tolerance of fp64.
 
     At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
     large as eager's error on nearby inputs.

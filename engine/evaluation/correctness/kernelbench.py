@@ -39,7 +39,7 @@ class _Trial(NamedTuple):
 
 
 class KernelBenchTrials:
-    """The trials of one problem, drawn on first use and kept while memory allows."""
+    """The KernelBench trials of one problem, drawn on first use and kept while memory allows."""
 
     def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
         self.problem = problem
@@ -82,8 +82,8 @@ class KernelBenchTrials:
 class SecondOpinion:
     """KernelBench's ``verdict`` on one kernel, or None if the kernel does not load.
 
-    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the part of
-    that time in which the kernel ran.
+    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the time in
+    which the kernel ran.
     """
 
     def __init__(self, trials: KernelBenchTrials, module: bool) -> None:

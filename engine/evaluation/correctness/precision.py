@@ -1,9 +1,9 @@
 """Classify a kernel's precision by its error against fp64, relative to eager's error.
 
-The module examines the outputs of timed calls after all calls have finished, so a kernel cannot recognize measured
+The module examines outputs of timed calls after all calls have finished, so a kernel cannot recognize the measured
 calls. For each measured call, the model runs in fp64, in fp32 without TF32, and in fp32 on operands rounded to TF32.
 The threshold for fp32 lies between the errors of the two fp32 runs. A sequential sum in fp32 passes; products in TF32,
-fp16 or bf16 do not. Inputs with mean zero show the difference best, because large sums would hide the errors in single
+fp16 or bf16 fail. Inputs with mean zero reveal precision best, because large sums would hide the errors in single
 terms.
 """
 

@@ -74,8 +74,7 @@ class Trial:
 class TrialSource:
     """Draws one problem's trials, with a separate copy of the model and its weights.
 
-    Therefore drawing a trial at any moment changes neither the timed model's weights nor the random number generators'
-    state.
+    Drawing a trial therefore changes neither the timed model's weights nor the state of the random number generators.
     """
 
     def __init__(self, spec: ProblemSpec, device: JudgeDevice, reference: Reference) -> None:
@@ -266,7 +265,9 @@ class JudgedProblem:
         return "fresh"
 
     def find_outlier_sizes(self, tolerances: Tolerances) -> None:
-        """Determine the outlier magnitudes for ``inject_outliers``. Before this call, all magnitudes are 0."""
+        """Determine the outlier magnitudes for ``inject_outliers``. Before the first call of this method, all
+        magnitudes are 0.
+        """
         if self._conditioning is None:
             return
         is_accurate = partial(self._conditioning.is_as_on_drawn, tolerances=tolerances)
@@ -289,8 +290,8 @@ class JudgedProblem:
 
     @property
     def result_count(self) -> int:
-        """Number of results to compare per slot. A kernel with its own weights also has its own buffers, which are not
-        compared.
+        """Number of results to compare per slot. A kernel with its own weights also has its own buffers, which the
+        judge does not compare.
         """
         mutated = [tensor for tensor in self.spec.tensors if tensor.mutated]
         return len(self.spec.outputs) + sum(tensor.role == "input" or not self.keeps_weights for tensor in mutated)
@@ -313,8 +314,8 @@ class JudgedProblem:
         return [self._kinds.index(kind) for kind in others[:2]]
 
     def with_own_weights(self) -> JudgedProblem:
-        """Return a variant of this problem for kernels that keep their initial weights. All trials then use these
-        weights.
+        """Return a variant of this problem for kernels that keep their initial weights. All trials of the variant use
+        these weights.
         """
         made = copy.copy(self)
         made.keeps_weights = True
@@ -426,7 +427,7 @@ class JudgedProblem:
     def inject_outliers(self, slot: Slot, seed: int) -> None:
         """Make a few elements of one input so large that each visibly changes the outputs.
 
-        Equal values of ``seed`` produce equal elements.
+        Equal values of ``seed`` produce equal outliers.
         """
         draw = random.Random(seed)
         place = draw.choice([place for place, size in enumerate(self._sizes) if size])
@@ -452,8 +453,8 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Milliseconds to copy the outputs once. A ``.py`` kernel's runner makes such a copy after the runner's clock
-        has stopped.
+        """Time to copy the outputs once, in milliseconds. A ``.py`` kernel's runner copies the outputs after the
+        runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
         sources = [torch.zeros_like(target) for target in targets]

@@ -1,5 +1,5 @@
-"""Try trivial outputs, such as zeros, when the judge opens a problem. If any trivial outputs pass, a win on the problem
-means little.
+"""Try trivial outputs, such as zeros, when the judge opens a problem. If trivial outputs pass, a fast kernel for the
+problem means little.
 
 Some KernelBench problems have outputs that are zero or constant. The judge compares trivial outputs in the same trials
 as a kernel's outputs. No kernel runs, because the judge knows what a kernel that computes nothing would write.

@@ -21,7 +21,7 @@ _INPUTS = POLICY.inputs
 
 
 def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Structure | None] = ()) -> list[Any]:
-    """Return new leaves, with each tensor transformed if ``kind`` applies to its dtype.
+    """Return copies of ``leaves``, with each tensor transformed if ``kind`` applies to its dtype.
 
     Kinds for floating-point tensors:
 

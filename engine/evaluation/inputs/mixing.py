@@ -39,8 +39,8 @@ def mix_into(
     numbers, and flips some signs. Therefore a kernel cannot combine earlier outputs into the new output, even for a
     linear model.
 
-    Integers and booleans are rearranged (:func:`engine.evaluation.inputs.integers.shuffle_into`). Structured inputs
-    keep their structure.
+    For integers and booleans, see :func:`engine.evaluation.inputs.integers.shuffle_into`. Structured inputs keep their
+    structure.
     """
     for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
         structure = order if isinstance(order, Structure) else None

@@ -51,8 +51,8 @@ class Reference:
     def load(cls, source: str, path: str, device: str, seed: int = SEED) -> Reference:
         """Execute ``source`` in its own namespace and build the model from KernelBench's seed.
 
-        The method builds the model on the CPU, so that its weights equal KernelBench's, and then moves it to
-        ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
+        The method builds the model on the CPU, so that the weights equal KernelBench's weights, and then moves the
+        model to ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
         """
         module = ProblemModule(source, path)
         with OnDevice("cpu"):
@@ -63,7 +63,7 @@ class Reference:
         return cls(module, model, arguments, device, seed)
 
     def twin(self) -> Reference:
-        """Return a copy with a separate model and weights. Original and copy share the drawn inputs."""
+        """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
         made = copy.copy(self)
         made._first = None
         try:
@@ -84,8 +84,8 @@ class Reference:
     def draw(self, seed: int) -> list[Any]:
         """Draw fresh leaves from ``get_inputs()`` after seeding. Tensors are contiguous and on the device.
 
-        Tensors without an explicit device are created directly on a GPU. Drawing on the GPU is faster, but a CPU would
-        draw other values.
+        If the device is a GPU, PyTorch creates tensors without an explicit device directly on the GPU. Drawing on the
+        GPU is faster, but a CPU would draw other values.
         """
         values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
@@ -198,7 +198,7 @@ class Reference:
     def perturb_weights(self, seed: int) -> None:
         """Change every floating-point parameter in place, starting from its initial values.
 
-        The method multiplies each element by a factor between 0.8 and 1.2. It then adds noise of a tenth of the
+        The method multiplies each element by a factor between 0.8 and 1.2. The method then adds noise of a tenth of the
         parameter's root mean square. For an all-zero parameter, the noise is relative to 1, so that a zero bias also
         matters. Buffers are reset.
         """

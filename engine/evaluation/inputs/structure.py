@@ -1,4 +1,5 @@
-"""Detect structure that a problem's floating-point inputs share across draws, and restore it in derived inputs.
+"""Detect structure that a problem's floating-point inputs share across draws, and restore the structure in derived
+inputs.
 
 Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values (a
 one-hot row, a permutation, a mask). Kernels may not rely on the range of values, for example that all values are

@@ -60,7 +60,7 @@ class Section(Struct, frozen=True):
 def sections(elf: bytes) -> Iterator[Section]:
     """Yield all sections. Raises one of ``FAULTS``."""
     if not elf.startswith(MAGIC):
-        raise ValueError("not a 64-bit little-endian ELF file")
+        raise ValueError("the file is not a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     entry_size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + index * entry_size) for index in range(count)]

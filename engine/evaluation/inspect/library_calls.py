@@ -3,11 +3,11 @@
 Threat ``library``: a language model that is rewarded for short times calls cuBLAS, MKL, NumPy or PyTorch instead of
 writing a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
 
-For compiled languages, the checks inspect the library's imported symbols, names beside functions that open libraries,
-and the files mapped into the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same
-symbols and names. For ``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter
-reports. On a CPU, the checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU,
-the checks time all kernels of the process; kernels that the module compiled count as its own.
+For compiled languages, the checks inspect imported symbols, names beside functions that open libraries, and the files
+mapped into the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and
+names. For ``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter reports. On
+a CPU, the checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU, the checks
+time all kernels of the process; kernels that the module compiled count as its own.
 
 :mod:`engine.evaluation.inspect.work` sets the allowed share of library work. These checks miss a library that a kernel
 opens and closes within one call, and code that runs only between checks.
@@ -145,7 +145,7 @@ class Libraries:
         self._said[said] = None
 
     def _compiled(self) -> list[Path]:
-        """Return the libraries that the module compiled, which contain its GPU code."""
+        """Return the libraries that the module compiled, which contain the module's GPU code."""
         return sorted((self._kernel.parent / EXTENSIONS).rglob("*.so"))
 
     def _uses_sleef(self) -> bool:
@@ -186,7 +186,9 @@ def named_in(library: Path, with_torch: bool = False) -> list[str]:
 
 
 def library_of(file: str) -> str | None:
-    """Return the Python package or BLAS library of a mapped file; None for system files and PyTorch."""
+    """Return the Python package or BLAS library to which a mapped file belongs, or None for system files and
+    PyTorch.
+    """
     name, package = file.rpartition("/")[2], _PACKAGE.search(file)
     if _FILE.match(name):
         return None if _TORCH_FILE.match(name) else name

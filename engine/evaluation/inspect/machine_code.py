@@ -1,8 +1,8 @@
 """Show a kernel's machine code (PTX and SASS, or x86) next to its source lines.
 
-The module recompiles the kernel with a search's flags and with line information, which changes no instruction. Nothing
-is executed, so no GPU is needed. ``.cu`` kernels require nvcc and nvdisasm; ``.cpp`` kernels require the C++ compiler
-and objdump.
+The module recompiles the kernel with a search's flags and with line information, which changes no instruction. The
+module does not run the kernel, so no GPU is necessary. ``.cu`` kernels require nvcc and nvdisasm; ``.cpp`` kernels
+require the C++ compiler and objdump.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class CodeBlock(Struct, frozen=True):
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
-    """One CUDA kernel or C++ function. Registers are per thread; memory is in bytes (``shared_bytes``: static)."""
+    """One CUDA kernel or C++ function. Register counts are per thread. Memory sizes are in bytes; ``shared_bytes`` is
+    static shared memory.
+    """
 
     name: str
     blocks: tuple[CodeBlock, ...]

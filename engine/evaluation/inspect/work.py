@@ -74,15 +74,15 @@ class Ran(Struct, frozen=True):
 
 
 class Code(Struct, frozen=True):
-    """Shares of the code samples that fall into PyTorch's libraries and into each ``foreign`` library."""
+    """Shares of the code samples in PyTorch's libraries and in each ``foreign`` library."""
 
     pytorch: float
     foreign: dict[str, float]
 
 
 class LibraryWork(Struct, frozen=True):
-    """Work done by libraries: ``names`` by decreasing share, the libraries' total share, and whether this share exceeds
-    the limit.
+    """The work that libraries do: ``names`` by decreasing share, the libraries' total share, and whether this share
+    exceeds the limit.
     """
 
     names: tuple[str, ...]
@@ -94,7 +94,7 @@ def on_cpu(ran: Ran, code: Code | None, compiled: bool) -> LibraryWork:
     """Return the library work in CPU calls. Samples determine PyTorch's share; the profiler names PyTorch's operators.
 
     Other programs may delay a call at any point, so the times of a single call prove little. ``code``: the samples, or
-    None if the process cannot be inspected. ``compiled``: whether the module compiled anything; otherwise all work
+    None if the judge cannot inspect the process. ``compiled``: whether the module compiled anything; otherwise all work
     counts as library work.
     """
     operators_us = sum(us for _, us in ran.operators)

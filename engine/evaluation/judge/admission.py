@@ -5,8 +5,8 @@ Several judges may share a GPU with other users' jobs. If a judge starts a reque
 memory, the resulting failures look like errors in the kernel. Therefore the judge first compares the memory that the
 request needs with the free memory.
 
-If too little is free, the judge gives up its memory and its turn, and waits. A waiting judge occupies no memory, so two
-judges never wait for each other. ``device_turns.py`` acts on these decisions.
+If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies no
+memory, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def intermediate_bytes(problem: ProblemSpec) -> int:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Yield the nodes that an argument refers to."""
+    """Yield the names of graph nodes that an argument refers to."""
     if isinstance(value, dict):
         if isinstance(value.get("ref"), str):
             yield value["ref"]

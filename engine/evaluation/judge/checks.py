@@ -1,4 +1,4 @@
-"""The judge's checks, in the order in which they run. ``docs/explanation/judge.md`` describes each check.
+"""The judge's checks, in their running order. ``docs/explanation/judge.md`` describes each check.
 
 Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and returns its
 evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
@@ -30,7 +30,7 @@ _PAIRS, _CLOCK = POLICY.pairs, POLICY.clock
 
 
 class KernelUnderTest(Protocol):
-    """The measurements and operations that checks may use; :class:`EvaluationRun` implements them.
+    """The measurements and operations that checks may use. :class:`EvaluationRun` implements this interface.
 
     Methods that call the kernel raise ``Rejected`` and ``RunnerEnded``.
     """
@@ -69,7 +69,7 @@ class KernelUnderTest(Protocol):
         """Run trial ``index`` unless the time for extra trials is used up."""
 
     def pair_and_perhaps_trial(self) -> bool:
-        """Time one pair, sometimes followed by a trial. Return whether the inputs were compared."""
+        """Time one pair, sometimes followed by a trial. Return whether the judge compared the inputs."""
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
         """Return whether the ratio is settled or the time for timing is used up."""

@@ -1,4 +1,4 @@
-"""Let processes take turns on a device, by locking one file per device with ``flock``.
+"""Let processes take turns on a device: each process locks one file per device with ``flock``.
 
 A process that times kernels on a device holds the device's lock exclusively. CPU builders share the lock, so that no
 build disturbs timing. Through a second file, the exclusive holder may ask all other processes to release device memory.
@@ -85,8 +85,8 @@ def _file(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _files(device: str) -> Iterator[tuple[int, int]]:
-    """Open the device's queue file and lock file. A process in the queue prevents later processes from
-    overtaking it.
+    """Open the device's queue file and lock file. The queue file prevents later processes from overtaking a waiting
+    process.
     """
     with _file(queue_path(device)) as queue, _file(lock_path(device)) as device_lock:
         yield queue, device_lock

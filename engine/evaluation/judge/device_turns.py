@@ -40,7 +40,7 @@ class MemoryUser(Protocol):
 
     @property
     def evictable_bytes(self) -> int:
-        """Bytes that :meth:`evict` would release; 0 if the amount is small."""
+        """Number of bytes that :meth:`evict` would release, or 0 if the number is small."""
         ...
 
     def evict(self) -> None:
@@ -168,7 +168,7 @@ class Turns:
         return cancelled
 
     def _largest_holder(self) -> int:
-        """Return the pid of the process outside this engine that uses the most device memory; 0 if unknown."""
+        """Return the pid of the process outside this engine that uses the most device memory, or 0 if unknown."""
         if self._on_gpu and time.monotonic() - self._named_at >= _ADMISSION.name_s:
             self._named_at, self._named = time.monotonic(), largest_holder(self._device, os.getppid())
         return self._named
@@ -177,8 +177,8 @@ class Turns:
 class _Wait:
     """One judge's wait for device memory.
 
-    The wait starts with the first turn that finds too little memory. ``need``: the memory that a failed attempt turned
-    out to need, or None before the first attempt.
+    The wait starts with the first turn that finds too little memory. ``need``: the memory to wait for after a failed
+    attempt, or None before the first attempt.
     """
 
     def __init__(self, need: Need | None = None) -> None:
@@ -201,7 +201,7 @@ class _Wait:
 
 
 def largest_holder(device: str, family: int) -> int:
-    """Return the pid of the process that uses the most GPU memory, according to the driver; 0 if unknown.
+    """Return the pid of the process that uses the most GPU memory according to the driver, or 0 if unknown.
 
     The process ``family`` and its descendants do not count.
     """

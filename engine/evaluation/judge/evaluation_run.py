@@ -56,7 +56,7 @@ class EvaluationRun:
     """
 
     runner: Runner
-    """These fields are set while the checks run."""
+    """The run sets these fields while it performs the checks."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class EvaluationRun:
     # Timing
 
     def pair_and_perhaps_trial(self) -> bool:
-        """Time one pair, sometimes followed by a random trial. Return whether the inputs were compared."""
+        """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
         compared = self._pair(len(self.pairs.kernel_ms), self._role())
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
@@ -213,7 +213,7 @@ class EvaluationRun:
     def _pair(self, index: int, role: str) -> bool:
         """Run reference and kernel once each on the same buffers, in random order.
 
-        Return whether the inputs were compared.
+        Return whether the judge compared the inputs.
 
         The kernel cannot infer the number of earlier calls from the order or the buffers.
         """
@@ -339,8 +339,8 @@ class EvaluationRun:
     def _reference(self, slot: Slot, seed: int | None) -> tuple[float, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the time in milliseconds, without seeding, and the outputs.
 
-        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model runs once
-        before the timed run, as does a short Python kernel.
+        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
+        kernel runs once before the timed run.
         """
         if self.context.runs_cold:
             self.problem.run(slot)

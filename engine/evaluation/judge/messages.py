@@ -1,7 +1,7 @@
 """Messages between engine and judge: one JSON line each, over the judge's standard input and output.
 
-Messages never contain the path of a built library, because the judging host builds its kernels
-(:class:`~engine.evaluation.build.kernel_source.KernelSource`). Engine and judge therefore need no shared disk.
+Messages contain kernels as text (:class:`~engine.evaluation.build.kernel_source.KernelSource`), because the judging
+host builds the kernels. Engine and judge therefore need no shared disk.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class JudgeSettings(Struct, frozen=True):
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
     modules: bool = False
-    """Whether to expect ``.py`` kernels. If so, the parent process of their runners starts together with the judge."""
+    """Whether to expect ``.py`` kernels. The parent process of their runners then starts together with the judge."""
 
 
 class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
-    """Measure the device's peaks, except for peaks given here, which come from an earlier measurement."""
+    """Measure the device's peaks, except for the given peaks, which come from an earlier measurement."""
 
     bandwidth_gbs: float | None = None
     peak_gflops: float | None = None
@@ -119,7 +119,7 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
-    """A problem is open. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
+    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
 
     eager: Baseline
     sol_ms: float | None

@@ -1,4 +1,4 @@
-"""An open problem in the judge: its reference, trials and buffers, and the measurements from when it was opened."""
+"""An open problem in the judge: its reference, trials and buffers, and the measurements from opening the problem."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class ProblemContext:
         return role == "mean zero" or (role == "drawn" and is_general)
 
     def warming_slot(self, index: int) -> int | None:
-        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is needed.
+        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is
+        necessary.
 
         If possible, the two slots differ, so that the untimed call leaves no output for the timed call.
         """

@@ -282,7 +282,7 @@ def _await_a_context(device: str, tell: Callable[[AnyAnswer], None]) -> None:
 
 
 def _lack_of_memory(error: Exception) -> str | None:
-    """Return one sentence if ``error`` reports a lack of memory, else None."""
+    """Describe ``error`` in one sentence if it reports a lack of memory, or return None."""
     text = " ".join(str(error).split())
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not tells_of_no_memory(text):
         return None

@@ -1,6 +1,6 @@
 """Start, monitor and end the isolated process of one kernel. This module is the judge's side.
 
-A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair. Threats:
+A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair.
 
 Against ``forged-answer``, the judge limits the size of answers and checks their content. Against ``late-work``, the
 judge stops the process between calls. Against ``resources``, the judge sets deadlines and limits memory, threads and
@@ -178,9 +178,9 @@ class Runner:
     def isolate(self, kernel: int, arena: int, **order: Any) -> list[str]:
         """Send the first order, which contains everything that the runner needs. Return the active isolation layers.
 
-        ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes``, ``slots`` (offsets of the buffers
-        in the arena), ``readable`` and ``writable`` (directories in addition to the system's), and ``compilers``
-        (whether the kernel may start compilers).
+        ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes`` and ``slots`` (the buffers' offsets
+        in the arena). ``readable`` and ``writable`` are directories in addition to the system's directories.
+        ``compilers`` says whether the kernel may start compilers.
         """
         none = {"arena_bytes": 0, "slots": [], "readable": [], "writable": [], "compilers": False}
         common = {"data_bytes": 2 * self._limits.data_bytes, "policy": to_builtins(_SANDBOX)}
@@ -366,7 +366,7 @@ class Runner:
         if "failed" in message:
             text = message.get("text", "")
             if message["failed"] == "start" and stage == "start":
-                raise RunnerEnded("error", f"the runner could not start: {text}")
+                raise RunnerEnded("error", f"the runner could not start: {text}; run kernel-tui doctor")
             if message["failed"] == "cuda":
                 raise RunnerEnded("crashed", f"the kernel failed on the device: {text}")
             raise RunnerEnded("not_loaded", text)

@@ -1,7 +1,7 @@
 """Measure a device's peaks, and derive the lower bound (SOL) on a problem's time.
 
-Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009: no kernel takes
-less time than its bytes divided by the memory bandwidth, or its operations divided by the peak rate.
+No kernel takes less time than its bytes divided by the memory bandwidth, or its operations divided by the peak rate.
+Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
 
 from __future__ import annotations

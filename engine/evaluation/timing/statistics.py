@@ -136,7 +136,7 @@ def is_uncertain(low: float, high: float) -> bool:
 def summarize(times_ms: Sequence[float]) -> Timing:
     """Return the median, the 10th percentile and the 90th percentile. Raises ``ValueError`` without samples."""
     if not times_ms:
-        raise ValueError("no times to summarize")
+        raise ValueError("there are no times to summarize")
     ordered = sorted(times_ms)
     last = len(ordered) - 1
     return Timing(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], len(ordered))

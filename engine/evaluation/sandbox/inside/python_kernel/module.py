@@ -2,7 +2,7 @@
 
 Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. Only
 ``forward`` is timed. The judge reads the results while this process is stopped. On a GPU, or if the judge may not read
-this process's memory, this process copies the results into the judge's outputs after the clock has stopped.
+this process's memory, this process copies the results after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def _check_output(leaf: torch.Tensor, spec: TensorSpec, device: torch.device) ->
             f"{spec.name} is {dtype}, but the problem's output is {spec.dtype}: convert the output in forward"
         )
     if tuple(leaf.shape) != tuple(spec.shape):
-        wanted = f"but the problem's has {tuple(spec.shape)}: return the reference's shape"
+        wanted = f"but the problem's output has {tuple(spec.shape)}: return the reference's shape"
         raise WrongOutput(f"{spec.name} has shape {tuple(leaf.shape)}, {wanted}")
     if leaf.numel() and leaf.untyped_storage().data_ptr() == 0:
         raise WrongOutput(f"{spec.name} has no memory: return a tensor that contains values")
