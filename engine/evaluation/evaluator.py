@@ -92,8 +92,9 @@ class Evaluator(Protocol):
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
         """Load the reference in the judge and time it in eager mode.
 
-        Raises ``EvaluationError`` if the model raises, and ``JudgeKilled`` if the judge is killed repeatedly.
-        ``sol_ms``: the SOL bound from an earlier engine, so that every % SOL in a session has the same basis.
+        Raises ``EvaluationError`` if the model raises, and ``JudgeKilled`` if another process kills the judge
+        repeatedly. ``sol_ms``: the SOL bound from an earlier engine, so that every % SOL in a session has the same
+        basis.
         """
         ...
 

@@ -342,8 +342,8 @@ class AdmissionPolicy(Struct, frozen=True):
     any amount.
     """
     open_s: float = 600.0
-    """Maximum wait for opening a problem or measuring a device. The wait is longer, because every verdict depends on
-    these requests.
+    """Maximum wait for opening a problem or measuring a device. This wait is longer than others, because every verdict
+    depends on these requests.
     """
     ask_s: float = 3.0
     """How long a judge keeps its turn while other judges release memory."""
@@ -358,7 +358,7 @@ class AdmissionPolicy(Struct, frozen=True):
     name_s: float = 10.0
     """Minimum interval between two queries to the driver for the process that uses the most memory."""
     idle: float = 0.02
-    """Share of a GPU that an idle judge may keep while others wait for the device."""
+    """Share of a GPU's memory that an idle judge may keep while other processes wait for the device."""
 
 
 class BuildPolicy(Struct, frozen=True):
@@ -420,7 +420,7 @@ class InputPolicy(Struct, frozen=True):
     """Standard deviation of the logarithm of the heavy-tailed factors.
 
     With a smaller value, a sample of the elements predicts the rest too well. With a larger value, the few largest
-    elements do.
+    elements predict it too well.
     """
     most_tail: float = 64.0
     """Upper bound on heavy-tailed factors, close to the factor of the kind "large". With larger factors, exponentials
@@ -609,8 +609,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     hopeless: float = 100.0
     """After two runs on nearby inputs, an error of more than this many times eager's error is the kernel's fault."""
     period: int = 8191
-    """Period after which random numbers in a large tensor repeat; a prime. Drawing every number would take longer than
-    running most models.
+    """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
+    take longer than running most models.
     """
     least_period: int = 1021
     """Shortest period of the noise added to mixed inputs."""
@@ -629,7 +629,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     sum of a million squares, the third any sum of squares, and the last a sum of a million elements.
     """
     outlier_counts: tuple[int, ...] = (1, 1, 1, 2, 7)
-    """Numbers of outliers per input, one of which the judge draws.
+    """Possible numbers of outliers per input. The judge draws one of these numbers.
 
     One outlier exposes a scaled-up sample; seven expose a kernel that skips few elements.
     """
@@ -640,8 +640,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_larger: float = 1.25
     """Safety factor for testing a magnitude, because timed calls have other inputs and positions."""
     outlier_felt: float = 10.0
-    """An output element counts as changed if its error is this many times the tolerance. Even an eighth of that error
-    fails.
+    """An output element counts as changed if its error is this many times the tolerance. Even an eighth of this error
+    exceeds the tolerance.
     """
     outlier_s: float = 5.0
     """Processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
@@ -667,8 +667,8 @@ class PrecisionPolicy(Struct, frozen=True):
     most_s: float = 0.05
     """Time after which the judge measures no more calls."""
     most_s_required: float = 0.5
-    """Time after which the judge measures no more calls if fp32 is required. At least ``agreeing`` calls are
-    measured.
+    """Time after which the judge measures no more calls if fp32 is required. The judge measures at least ``agreeing``
+    calls.
     """
     most_eager_ms: float = 500.0
     """The judge does not measure precision for models slower than this, because each call needs three runs of the

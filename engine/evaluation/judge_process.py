@@ -28,7 +28,7 @@ _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
-"""Exit codes of a judge that another process or the user has ended by a signal."""
+"""Exit codes of a judge that a signal from another process or the user has ended."""
 
 
 class JudgeSilent(EvaluationError):
@@ -109,7 +109,7 @@ class JudgeProcess:
     async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for the answer. Start the judge if necessary.
 
-        Cancelling the task cancels the request; a judge that does not confirm within 0.7 s is killed. Raises
+        Cancelling the task cancels the request. The engine kills a judge that does not confirm within 0.7 s. Raises
         ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
         """
         begun, self._begun = self._begun, None

@@ -54,7 +54,7 @@ class LocalEvaluator:
     """The :class:`~engine.evaluation.evaluator.Evaluator` for one machine.
 
     At most ``config.builders`` builds run at a time, never on cores that time kernels. Each device judges one kernel at
-    a time. During that time, no other kernel-tui process on this machine uses the device.
+    a time. While a device judges a kernel, no other kernel-tui process on this machine uses the device.
 
     ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
     whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.
@@ -159,7 +159,7 @@ class LocalEvaluator:
     async def open(
         self, problem: ProblemSpec, header: str, sol_ms: float | None = None, *, limit_s: float = _OPEN_S
     ) -> Opened:
-        """Open a problem. ``limit_s``: time limit in seconds, counted from when the device is free."""
+        """Open a problem. ``limit_s``: time limit in seconds, which starts when the device is free."""
         self._headers[problem.id] = header
         self._sol_ms.pop(problem.id, None)
         if sol_ms is not None:
@@ -428,7 +428,7 @@ class LocalEvaluator:
 
     @contextlib.asynccontextmanager
     async def _beside_other_builds(self, most_s: float) -> AsyncIterator[None]:
-        """On a CPU, wait until no timing runs. Then block timing for at most ``most_s`` seconds."""
+        """On a CPU, wait until no judge is timing a kernel, and then block timing for at most ``most_s`` seconds."""
         device = self._devices[0]
         if device.kind != "cpu":
             yield

@@ -14,8 +14,8 @@ _REFILL_BYTES_S = 1 << 10
 
 
 class LogTap:
-    """A pipe to the log. Children write to ``descriptor``; the tap drops output beyond the limit, and logs how many
-    bytes it dropped.
+    """A pipe from child processes to the log. Children write to ``descriptor``; the tap drops output beyond the limit,
+    and logs how many bytes it dropped.
     """
 
     def __init__(self, log: int = 2) -> None:

@@ -169,7 +169,7 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    Errors in a file raise no exception. Cancelling kills the child process.
+    The function never raises an exception for an error in a file. Cancelling kills the child process.
 
     ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
     not in the cache, when its inspection starts.
@@ -211,7 +211,7 @@ async def _inspect(
 
 
 def _source_of(job: Job) -> str:
-    """Return the text to inspect, or "" if the file cannot be read; the inspection then reports the cause."""
+    """Return the text to inspect, or "" if the file is not readable; the inspection then reports the cause."""
     if job.source is not None:
         return job.source
     with contextlib.suppress(UnreadableFile):

@@ -1,9 +1,9 @@
 """Find and replace the sizes in a problem file. This module does not import torch.
 
-A size is an integer of at least 2. It may be a module-level constant (``ROWS = 1000``; ``M, K = 720, 600``) or an
-element of a module-level tuple or list (``SHAPE[0]``). It may also be a literal inside ``get_inputs`` or
-``get_init_inputs``. Equal literals form one size, named by its value (``4096``), so that inputs and weights stay
-consistent. At module level, a product of integers (``N = 2048 * 2``) is also one size.
+A size is an integer of at least 2. At module level, a size may be a constant (``ROWS = 1000``; ``M, K = 720, 600``) or
+an element of a tuple or list (``SHAPE[0]``). Inside ``get_inputs`` and ``get_init_inputs``, any literal may be a size.
+Equal literals form one size, named by its value (``4096``), so that inputs and weights stay consistent. At module
+level, a product of integers (``N = 2048 * 2``) is also one size.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def larger(value: int, count: int) -> int:
 
 
 def odd(value: int, count: int) -> int:
-    """Return an odd number below ``value`` without the factors 3, 5 and 7. Such a number is no multiple of common tile
+    """Return an odd number below ``value`` without the factors 3, 5 and 7. Odd numbers are not multiples of common tile
     sizes.
     """
     wanted = max(3, int(value * 0.8 ** (1.0 / max(1, count))) | 1)

@@ -32,8 +32,8 @@ Role = Literal["input", "parameter", "buffer", "output"]
 Language = Literal["cpp", "cu", "py", "triton"]
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".cpp": "cpp", ".cu": "cu", ".py": "py"}
 LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python", "triton": "triton"}
-"""The names of languages on screens, in options and in the JSON that commands print. Sessions store the keys
-instead.
+"""The names of languages on screens, in options and in the JSON that commands print. Sessions store the keys of this
+mapping.
 """
 LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
 """The names of languages in sentences for language models."""
@@ -116,15 +116,14 @@ class GraphNode(Struct, frozen=True, omit_defaults=True):
 
 
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
-    """One problem, as search, proposers and judge see the problem.
+    """One problem, as the search, the proposers and the judge use it.
 
-    ``id``: a name that is unique in its session and safe as a file name.
-    ``source``: the whole reference file.
-    ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None.
-    ``sol_bytes``: the minimum memory traffic. Inputs, parameters and buffers are read once; outputs are written once.
-    ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None.
-    ``graph``: the reference as ATen operators, or None if tracing failed.
-    ``random``: whether the model draws random numbers. The judge then gives model and Python kernel the same seed.
+    ``id``: a name that is unique in its session and safe as a file name. ``source``: the whole reference file.
+    ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None. ``sol_bytes``: the minimum
+    memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: operations
+    by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None. ``graph``: the reference as
+    ATen operators, or None if tracing failed. ``random``: whether the model draws random numbers. The judge then gives
+    model and Python kernel the same seed.
     """
 
     id: str

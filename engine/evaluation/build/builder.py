@@ -15,7 +15,7 @@ from engine.session.records.verdict import BuildReport, Stage
 _BUILD = POLICY.build
 
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
-"""Returns a context manager that waits until no kernel is being timed on the compilers' cores.
+"""Returns a context manager that waits until no judge is timing a kernel on the compilers' cores.
 
 While the context is open, it blocks timing on these cores for at most the given number of seconds.
 """

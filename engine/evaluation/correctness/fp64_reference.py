@@ -146,7 +146,7 @@ def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
 
 
 class _Suspect:
-    """An output that is not within the tolerance of ``eager``, with the errors that its elements may have.
+    """An output that is not within the tolerance of ``eager``, with limits on the errors of its elements.
 
     An element within the tolerance of eager's element passes. For any other element, the error against fp64 may not
     exceed the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and

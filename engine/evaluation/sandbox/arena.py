@@ -3,7 +3,7 @@
 On a CPU, the arena is a memfd; on a GPU, the arena is exported device memory. The arena consists of *slots*, each a
 full set of buffers. With two or more slots, a kernel does not see the same pointers twice in a row. The judge keeps the
 reference and the expected outputs in its own memory. Threats: stale-output (poison), out-of-bounds (redzones), replay
-(slots), escape (buffers are cleared between kernels).
+(slots), escape (the judge clears buffers between kernels).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Buffers:
 class Slot(Buffers):
     """Buffers with the judge's poison in the outputs and redzones around the buffers.
 
-    ``results``: the tensors to compare: outputs, then buffers that the model mutates. ``filled``: whether inputs and
-    weights have been loaded since the last kernel.
+    ``results``: the tensors to compare: outputs, then buffers that the model mutates. ``filled``: whether the judge has
+    loaded inputs and weights since the last kernel.
     """
 
     def __init__(self, memory: torch.Tensor, offsets: Sequence[int], specs: Sequence[TensorSpec]) -> None:

@@ -14,7 +14,7 @@ _EXCEPTION = re.compile(r"terminate called after throwing an instance of '([^'\n
 
 
 def why(status: int, printed: str, bound: str, workspace_bytes: int) -> tuple[End, str]:
-    """Return the class of a process's end, and a sentence that explains it.
+    """Return the kind of failure that ended a process, and a sentence that explains the failure.
 
     ``status``: the wait status. ``printed``: the end of the kernel's output. ``bound``: the kernel's memory limit in
     words.

@@ -43,7 +43,7 @@ _SANDBOX = POLICY.sandbox
 
 
 class RunnerEnded(Exception):
-    """The runner cannot continue. ``end``: the class of the end. The message is one sentence for the verdict."""
+    """The runner cannot continue. ``end``: the kind of failure. The message is one sentence for the verdict."""
 
     def __init__(self, end: End, text: object) -> None:
         words = str(text)[: _SANDBOX.reason_chars]
@@ -176,7 +176,7 @@ class Runner:
         return ready
 
     def isolate(self, kernel: int, arena: int, **order: Any) -> list[str]:
-        """Send the first order, which contains everything that the runner needs. Return the active isolation layers.
+        """Send the first order, which contains all data that the runner needs. Return the active isolation layers.
 
         ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes`` and ``slots`` (the buffers' offsets
         in the arena). ``readable`` and ``writable`` are directories in addition to the system's directories.
@@ -228,8 +228,8 @@ class Runner:
     ) -> float | None:
         """Queue calls on the GPU, ``load`` their inputs, and then let the calls run.
 
-        Returns the milliseconds until the runner has answered and ``settle`` has returned. Returns None if calls cannot
-        be queued, because ``launch`` waits for the device or the driver does not support gates.
+        Returns the milliseconds until the runner has answered and ``settle`` has returned. Returns None if the runner
+        cannot queue calls, because ``launch`` waits for the device or the driver does not support gates.
 
         The time excludes launching. The inputs do not exist before the clock starts. Threat: clock, late-work. Raises
         ``RunnerEnded``.
@@ -441,7 +441,8 @@ def cores() -> str:
 def runner_environment(kind: str) -> dict[str, str]:
     """Return a kernel's environment.
 
-    The variables set threads, waiting policy and device. The user's own variables are excluded. Threat: escape.
+    The variables set threads, waiting policy and device. The environment excludes the user's own variables. Threat:
+    escape.
     """
     kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}

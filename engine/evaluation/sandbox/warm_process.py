@@ -37,7 +37,9 @@ class WarmProcess:
         self._requests()
 
     def fork(self, isolate: bool, control: int, output: int) -> int:
-        """Fork a runner with these descriptors. Return its pid. Raises ``RunnerEnded``."""
+        """Fork a runner that uses the descriptors ``control`` and ``output``. Return its pid. Raises
+        ``RunnerEnded``.
+        """
         for _ in range(2):
             requests = self._requests()
             with contextlib.suppress(OSError):
@@ -58,7 +60,7 @@ class WarmProcess:
             process.wait()
 
     def _requests(self) -> socket.socket:
-        """The running process's socket."""
+        """The socket of the running process."""
         if self._started is not None and self._started[0].poll() is None:
             return self._started[1]
         self.stop()

@@ -29,7 +29,9 @@ fp64 outputs.
 
 
 class CallBatch:
-    """Slots in random order, each with fresh inputs. Methods raise ``RunnerEnded`` and whatever ``check`` raises."""
+    """A batch of calls on slots in random order, each with fresh inputs. Methods raise ``RunnerEnded`` and whatever
+    ``check`` raises.
+    """
 
     def __init__(self, problem: JudgedProblem, runner: Runner, count: int, check: Check) -> None:
         self._problem, self._runner, self._check = problem, runner, check

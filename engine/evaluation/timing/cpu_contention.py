@@ -1,4 +1,4 @@
-"""Measure the processor time that other programs use while a kernel is timed."""
+"""Measure the processor time that other programs use while the judge times a kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def processor_s(pid: int | None) -> float:
 
 
 class CpuContention:
-    """Other programs' processor use since this object was created.
+    """Processor use of other programs since the creation of this object.
 
     ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive during the call of
     ``share``.

@@ -127,9 +127,7 @@ def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) 
 
 
 def is_uncertain(low: float, high: float) -> bool:
-    """Return whether, by the interval from ``low`` to ``high``, the kernel may be much slower or much faster than the
-    reference.
-    """
+    """Return whether the interval from ``low`` to ``high`` contains 1 and is too wide for a conclusion."""
     return low < 1.0 < high and high > POLICY.pairs.widest * low
 
 

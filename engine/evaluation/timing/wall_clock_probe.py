@@ -67,7 +67,7 @@ class WallClockProbe:
         """Time the work of a Python kernel's process outside its calls, such as work hidden in reporting the outputs.
 
         Calls on alternating buffers report their outputs one by one. Cold buffers explain long calls, but not the time
-        between them.
+        between two calls.
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
@@ -179,7 +179,7 @@ class WallClockProbe:
 
 
 def _cold_ms(problem: JudgedProblem) -> float:
-    """Return the extra milliseconds for touching all of a slot's buffers after other slots were loaded.
+    """Return the extra milliseconds for touching all of a slot's buffers after the judge has loaded other slots.
 
     Returns 0 on a GPU, because the judge evicts the GPU's cache before each timed call.
     """

@@ -53,8 +53,8 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def export_memory(self, nbytes: int) -> tuple[int, int, int]:
-        """Allocate device memory that can be shared. Return the address, the file descriptor, and the size rounded up
-        to the granularity.
+        """Allocate device memory that another process can import. Return the address, the file descriptor, and the size
+        rounded up to the granularity.
         """
         # The fields of CUmemAllocationProp: type, handle types, location type and number; then an unused pointer and
         # flags.

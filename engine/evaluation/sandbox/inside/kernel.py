@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NotLoaded(Exception):
-    """The kernel cannot be loaded; the message gives the reason."""
+    """The runner cannot load the kernel; the message gives the reason."""
 
 
 class LaunchFailed(Exception):

@@ -1,8 +1,8 @@
 """Record the GPU launches of one call: capture the call in a CUDA graph, which runs nothing, and read its nodes.
 
-Only the launch itself reveals its dynamic shared memory: the compiler does not know the size, and a source may compute
-it. The kernel's process writes this record, so the record only informs people and models. No check relies on the
-record. CUDA Driver API, sections 6.23 (graphs) and 6.22 (functions).
+Only the launch itself reveals the size of its dynamic shared memory, which the kernel's code may compute at run time.
+The kernel's process writes this record, so the record only informs people and models. No check relies on the record.
+CUDA Driver API, sections 6.23 (graphs) and 6.22 (functions).
 """
 
 from __future__ import annotations

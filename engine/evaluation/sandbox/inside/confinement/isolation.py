@@ -35,7 +35,7 @@ def enter_namespaces(control: socket.socket | None = None, isolate: bool = True)
     process.
 
     The child's ancestors stay in the old namespaces. When the child ends, the first process of the new PID namespace
-    reports the end on ``control`` and exits. Its exit ends every process in the namespace.
+    reports the end on ``control`` and exits. The exit of the first process ends every process in the namespace.
     """
     uid, gid = os.getuid(), os.getgid()
     names, fewer = ["user", "net", "ipc", "mount", "pid"], Clone.NEWUSER | Clone.NEWNET | Clone.NEWIPC

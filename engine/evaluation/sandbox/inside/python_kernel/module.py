@@ -1,8 +1,8 @@
 """A ``.py`` kernel in its runner: ``ModelNew`` on the shared buffers. Imports torch.
 
-Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. Only
-``forward`` is timed. The judge reads the results while this process is stopped. On a GPU, or if the judge may not read
-this process's memory, this process copies the results after the clock has stopped.
+Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. The runner
+times only ``forward``. The judge reads the results while this process is stopped. On a GPU, or if the judge may not
+read this process's memory, this process copies the results after the clock has stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The judge's order to the runner of a ``.py`` kernel: the problem without its reference. Does not import torch."""
+"""The judge's order to the runner of a ``.py`` kernel: the problem without its reference. This module does not import
+torch.
+"""
 
 from __future__ import annotations
 
