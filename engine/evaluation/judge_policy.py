@@ -290,11 +290,13 @@ class DevicePolicy(Struct, frozen=True):
     matrix: PerDevice = PerDevice(1024, 8192)
     """Rows and columns of the matrices whose product measures the peak arithmetic rate."""
     convolution: tuple[int, int, int] = (2, 64, 32)
-    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. Its data fit an L2 cache."""
+    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. The convolution's data fit an
+    L2 cache.
+    """
     peak_least: int = 5
     """Minimum repetitions of the copy, of each matrix product and of the convolution; the fastest counts."""
     peak_most: int = 15
-    """Maximum repetitions of the copy and of each matrix product."""
+    """Maximum repetitions of the copy, of each matrix product and of the convolution."""
     peak_s: float = 0.1
     """Time after which the judge makes only the minimum repetitions."""
     one_product: float = 2e-3
