@@ -87,7 +87,7 @@ def test_a_directory_of_problems_is_read_without_the_pipe_in_it(kernel_tui: Kern
     os.mkfifo(tmp_path / "pipe.py")
     result = kernel_tui("problems", tmp_path, timeout=SOON_S)
     assert result.returncode == ExitCode.USAGE
-    assert "the directory has no .py file" in result.stderr
+    assert "the directory contains no .py file" in result.stderr
 
 
 def test_a_problem_of_gigabytes_is_refused(kernel_tui: KernelTui, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ _SAYS_SO = re.compile(rf"static assertion failed(?::| with) \"?({NOT_FOR_THIS_SI
 async def judge_at_sizes(
     evaluator: Evaluator, places: Sequence[Resized], language: Language, source: str
 ) -> AsyncIterator[tuple[AtSizes, Verdict]]:
-    """Build and judge ``source`` at each entry of ``places``, in order. Yield a summary and the full verdict for each
-    entry.
+    """Build and judge ``source`` for each problem in ``places``. Yield a summary and the full verdict for each problem.
 
     The judge reopens the problem at each size, with fresh weights and inputs, and times eager again. Errors in the
-    kernel never raise an exception. If the reference itself fails (too large for the device), the verdict is "error".
+    kernel never raise an exception. If the reference fails, for example because the device lacks memory, the verdict is
+    "error".
     """
     for place in places:
         try:

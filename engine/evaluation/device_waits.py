@@ -1,4 +1,4 @@
-"""Track waits: another process is using a device or its memory, or a signal has stopped our own process.
+"""Track waits while another process uses a device or its memory, or while a signal has stopped our own process.
 
 During a wait, suspend deadlines and report the process that is using the device.
 """
@@ -22,8 +22,8 @@ NOTICED_S = 1.0
 """Report a wait after this many seconds. Searches that take turns on a device usually wait for less time."""
 _LOOK_S = 0.25
 _AGAIN_S = 10.0
-"""Minimum seconds between reports of different holders during one wait."""
-_STOPPED = "our own process, stopped by a signal; to resume it: kill -CONT {0}; to end it: kill -9 {0}"
+"""Minimum seconds between reports of different processes during one wait."""
+_STOPPED = "kernel-tui's own process, stopped by a signal; to resume it: kill -CONT {0}; to end it: kill -9 {0}"
 
 
 class Wait(Struct, frozen=True):
@@ -31,8 +31,8 @@ class Wait(Struct, frozen=True):
 
     ``held_since`` is in Unix seconds, or None if unknown. ``command``: the command of ``pid``, or "" if unknown.
 
-    If ``needed_bytes`` is not 0, the wait is for that much memory, and only ``free_bytes`` are free. In that case,
-    ``pid`` is the process that uses the most memory; 0 if unknown.
+    If ``needed_bytes`` is not 0, the wait is for that much memory, and only ``free_bytes`` are free. For such a wait,
+    ``pid`` is the process that uses the most memory, or 0 if unknown.
     """
 
     device: DeviceFact
@@ -62,8 +62,8 @@ class _Device:
 class DeviceWatch:
     """Polls which processes hold the devices that this process and its children want.
 
-    ``on_wait`` is called after a wait of one second, and again when another process takes the device. ``on_free`` is
-    called at the end of each reported wait, with its seconds.
+    The watch calls ``on_wait`` after a wait of one second, and again when another process takes the device. At the end
+    of each reported wait, the watch calls ``on_free`` with the wait's length in seconds.
     """
 
     def __init__(self, on_wait: Callable[[Wait], None], on_free: Callable[[DeviceFact, float], None]) -> None:
@@ -87,8 +87,8 @@ class DeviceWatch:
     async def wanted(self, device: str, limit_s: float | None = None, pid: int | None = None) -> AsyncIterator[None]:
         """Register a request for ``device``. Raises ``TimeoutError`` after ``limit_s`` seconds.
 
-        The limit excludes time while other processes held the device, or while our process ``pid`` was stopped by a
-        signal.
+        The limit excludes the time while other processes held the device, or while a signal had stopped our process
+        ``pid``.
         """
         async with asyncio.timeout(limit_s) as limit:
             one = self._devices[device]
@@ -99,7 +99,7 @@ class DeviceWatch:
                 del one.limits[limit]
 
     def lacks_memory(self, device: str, lack: AwaitsMemory | None) -> None:
-        """Record that our judge is waiting for memory on ``device`` or, if given None, that the wait is over."""
+        """Record that our judge is waiting for memory on ``device``, or that the wait is over if ``lack`` is None."""
         self._devices[device].memory = lack
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 
 class Opened(Struct, frozen=True):
-    """What the judge measured when it opened a problem: the eager baseline, and the SOL bound in milliseconds.
+    """The judge's measurements from opening a problem: the eager baseline, and the SOL bound in milliseconds.
 
     ``degenerate``: a description of trivial outputs that pass every check, or "".
     """
@@ -43,7 +43,9 @@ class EvaluationError(Exception):
 
 
 class CountersUnavailable(EvaluationError):
-    """There are no hardware counters. ``lasting``: the same will happen for every kernel on this machine."""
+    """The evaluator cannot read hardware counters. ``lasting``: whether reading will fail for every kernel on this
+    machine.
+    """
 
     def __init__(self, reason: str, *, lasting: bool = False) -> None:
         super().__init__(reason)
@@ -55,7 +57,9 @@ class JudgeDied(EvaluationError):
 
 
 class JudgeKilled(JudgeDied):
-    """Another process or the system killed the judge. The problem is not at fault, so opening it again may succeed."""
+    """Another process or the system killed the judge. The problem is not at fault, so opening the problem again may
+    succeed.
+    """
 
 
 class Evaluator(Protocol):
@@ -72,8 +76,8 @@ class Evaluator(Protocol):
 
     @property
     def width(self) -> int | None:
-        """Evaluations in flight that keep all builders and devices busy; None if this machine judges. It changes when
-        hosts join or leave.
+        """Number of concurrent evaluations that keep all builders and devices busy, or None if this machine judges. The
+        number changes when hosts join or leave.
         """
         ...
 
@@ -88,8 +92,9 @@ class Evaluator(Protocol):
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
         """Load the reference in the judge and time it in eager mode.
 
-        Raises ``EvaluationError`` if the model raises, and ``JudgeKilled`` if the judge is killed repeatedly.
-        ``sol_ms``: the SOL bound from an earlier engine, so that every % SOL in a session has the same basis.
+        Raises ``EvaluationError`` if the model raises, and ``JudgeKilled`` if another process kills the judge
+        repeatedly. ``sol_ms``: the SOL bound from an earlier engine, so that every % SOL in a session has the same
+        basis.
         """
         ...
 
@@ -105,10 +110,10 @@ class Evaluator(Protocol):
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Errors in the kernel raise no exception; the verdict reports them. The event loop makes four kinds of calls:
-        ``on_stage`` for each stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a
-        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` names the
-        device of another host that does the next stages.
+        The verdict reports errors in the kernel, which raise no exception. The event loop calls ``on_stage`` for each
+        stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a kernel has run.
+        ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` receives the name of
+        another host's device that runs the next stages.
         """
         ...
 
@@ -126,14 +131,16 @@ class Evaluator(Protocol):
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         """Read the hardware counters of a correct kernel with ncu, alone on the device. The kernel runs outside the
-        sandbox, so its source must have passed the judge. ``report``: where to keep ncu's report.
+        sandbox, so it must have a correct verdict. ``report``: the path for ncu's report.
 
         Raises ``CountersUnavailable``.
         """
         ...
 
     async def evict(self) -> None:
-        """Release the memory of all open problems. A problem opens again when a kernel of it is judged."""
+        """Release the memory of all open problems. The judge reopens a problem before it judges another kernel of that
+        problem.
+        """
         ...
 
     async def close(self) -> None:

@@ -12,8 +12,8 @@ _COPIES = POLICY.admission.copies
 
 
 def lack_of_room(problem: ProblemSpec, device: DeviceFact) -> str | None:
-    """Return why ``problem`` can never be opened on ``device``. Returns None if the problem may fit after other
-    processes release memory.
+    """Return why no judge can open ``problem`` on ``device``, or None if the problem may fit after other processes
+    release memory.
     """
     most_tensors = MOST_BUFFERS // _COPIES
     if (count := len(problem.tensors)) > most_tensors:

@@ -37,8 +37,8 @@ class JudgeDevice:
     def flushes(self) -> int:
         """Number of L2 evictions before a timed GPU call; 0 on a CPU.
 
-        One eviction is enough for the cache. Additional evictions keep the GPU busy until Python has launched the call,
-        so that the call's time excludes the launch.
+        One eviction empties the cache. Additional evictions keep the GPU busy until Python has launched the call, so
+        that the call's time excludes the launch.
         """
         if not self.cuda:
             return 0
@@ -46,7 +46,9 @@ class JudgeDevice:
         return ceil(_DEVICE.launched_ms / once_ms)
 
     def time_ms(self, call: Callable[[], object]) -> float:
-        """Time one call in milliseconds: by events with a cold L2 cache on a GPU, by the monotonic clock on a CPU."""
+        """Time one call in milliseconds. On a GPU, use events and a cold L2 cache; on a CPU, use the monotonic
+        clock.
+        """
         if not self.cuda:
             start = time.perf_counter()
             call()
@@ -63,7 +65,9 @@ class JudgeDevice:
         return float(self._start.elapsed_time(self._stop))
 
     def least_ms(self) -> float:
-        """Milliseconds between two GPU events around almost no work: the minimum for any call; 0 on a CPU."""
+        """Return the minimum time of any GPU call, in milliseconds: two events around almost no work. Return 0 on a
+        CPU.
+        """
         if not self.cuda:
             return 0.0
         little = self._flush[:1]
@@ -87,5 +91,5 @@ class JudgeDevice:
         return int(psutil.virtual_memory().available)
 
     def spare_bytes(self) -> int:
-        """Return the bytes that the trials of one problem may use."""
+        """Return the number of bytes that the trials of one problem may use."""
         return self.free_bytes() // 3 if self.cuda else min(self.free_bytes() // 8, 1 << 30)

@@ -26,13 +26,11 @@ class Effort(Struct, frozen=True):
     """The time that a verdict may spend on timing."""
 
     half_width: float
-    """A ratio counts as settled when its 95% interval extends at most this far to both sides, relative to the
-    median.
-    """
+    """A ratio counts as settled when its 95% interval extends at most this far to each side, relative to the median."""
     least_s: float
     """Minimum seconds of timing, because a shared machine drifts over seconds."""
     overhead_s: float
-    """Maximum seconds of timing, not counting the runs of kernel and reference."""
+    """Maximum seconds of timing, excluding the runs of kernel and reference."""
     runs_s: float
     """Maximum seconds of running kernel and reference."""
 
@@ -43,34 +41,34 @@ class PairPolicy(Struct, frozen=True):
     least: int = 8
     """Minimum number of pairs for a settled ratio."""
     least_exact: int = 16
-    """Minimum number of pairs if fp32 is required, because precision is measured on a sample of the pairs."""
+    """Minimum number of pairs if fp32 is required, because the judge measures precision on a sample of the pairs."""
     least_far: int = 6
-    """Minimum number of pairs for a kernel that is far too slow. Its exact ratio does not matter."""
+    """Minimum number of pairs for a kernel that is far too slow. Such a kernel's exact ratio does not matter."""
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
     look_every: int = 8
-    """After this many pairs, compute statistics only once per this many, because their cost grows with the pairs: from
-    0.05 ms to 0.8 ms with 1,400 pairs.
+    """After this many pairs, compute statistics only once per this many pairs. The cost grows with the number of pairs,
+    from 0.05 ms to 0.8 ms with 1,400 pairs.
     """
     trial_one_in: int = 8
-    """On average, one in this many pairs is followed by a correctness trial, so that a kernel cannot tell that only
-    timing remains.
+    """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
+    remains.
     """
     outliers_one_in: int = 3
-    """One in this many pairs has outliers in its inputs. That is often enough to catch sampling, but too rare to change
-    a median.
+    """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
+    change a median.
 
-    Another one in this many pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs
-    have such inputs.
+    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have
+    inputs with mean zero.
     """
     between_s: float = 0.3
-    """Maximum seconds of the extra trials, which run at random points between the pairs."""
+    """Maximum time in seconds for the extra trials, which run at random points between the pairs."""
     checksums_one_in: int = 4
     """On a CPU, the judge compares inputs after only one in this many calls, because a checksum takes as long as a
     short kernel.
     """
     quick: Effort = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
-    """Effort for a verdict in a search, which later times its leaders in a runoff."""
+    """Effort for a verdict in a search, which later times the leaders again in a runoff."""
     thorough: Effort = Effort(half_width=0.004, least_s=0.5, overhead_s=1.5, runs_s=2.0)
     """Effort for one timing process of ``kernel-tui eval`` and ``compare``."""
     thorough_busy: Effort = Effort(half_width=0.004, least_s=1.5, overhead_s=4.0, runs_s=6.0)
@@ -80,13 +78,13 @@ class PairPolicy(Struct, frozen=True):
     processes.
     """
     thorough_pairs: int = 7
-    """Each process of a thorough verdict may time this multiple of ``max_pairs``, because short kernels yield thousands
-    of pairs.
+    """Each process of a thorough verdict may time ``max_pairs`` times this many pairs, because short kernels need
+    thousands.
     """
     widest: float = 4.0
     """A speedup is uncertain if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     uncertain: float = 4.0
-    """Timing an uncertain kernel may take this many times as long."""
+    """The judge may time an uncertain kernel this many times as long."""
 
 
 class StatisticsPolicy(Struct, frozen=True):
@@ -105,30 +103,34 @@ class StatisticsPolicy(Struct, frozen=True):
     least_of_process: int = 16
     """Minimum number of pairs in a process. With fewer pairs, the process's median is unreliable."""
     disturbed: float = 1.15
-    """A reference call that takes this many times its quiet time was disturbed."""
+    """A reference call counts as disturbed if it takes this many times the reference's quiet time."""
     quiet: float = 0.02
-    """Quantile of the reference's times that defines its quiet time."""
+    """Quantile of the reference's times that defines the reference's quiet time."""
     least_kept: int = 8
-    """Minimum number of pairs per order that count; the least disturbed pairs count first."""
+    """Minimum number of pairs per order that count. The judge keeps the least disturbed pairs."""
 
 
 class ClockPolicy(Struct, frozen=True):
     """How much longer a call may take than its own process reports. The judge adds any excess to the reported time."""
 
     overhead: float = 1.2
-    """A kernel's call overhead relative to an empty kernel's, whose data stay in the caches. Measured: 0.8 to 1.25."""
+    """A kernel's call overhead, relative to that of an empty kernel, whose data stay in the caches. Measured: 0.8 to
+    1.25.
+    """
     beside_ms: PerDevice = PerDevice(0.08, 0.2)
     """Additional allowance per call, in milliseconds. Measured on an H200: up to 0.15 ms."""
     unknown_ms: PerDevice = PerDevice(0.45, 1.5)
-    """Call overhead to assume if no empty kernel could be built."""
+    """Call overhead to assume if the empty kernel does not build."""
     warming: float = 1.25
     """Duration of a short Python kernel's untimed first call, relative to the timed call."""
     python_call_ms: float = 0.2
     """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel."""
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
-    """The same allowance in a batch, during which no process has to wake up."""
+    """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
     output_copy: float = 1.5
-    """Factor on the judge's own copy time; a Python kernel's outputs are copied after its clock has stopped."""
+    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after its clock has
+    stopped.
+    """
     misreported: float = 1.5
     """A call that takes this many times the reported time counts as cheating if the excess is also above
     ``misreported_ms``.
@@ -146,9 +148,10 @@ class ClockPolicy(Struct, frozen=True):
     batches_contended: int = 24
     """Maximum number of batches while other programs are running."""
     batch_colder: float = 1.6
-    """Time limit for a call in a batch, relative to a single call. The batch's buffers are colder."""
+    """Time limit for a call in a batch, relative to a single call, because a batch's buffers are colder."""
     batch_coldest: float = 4.0
-    """The same limit if calls on the same buffers confirm the reported time.
+    """Time limit for a call in a batch, relative to a single call, if calls on the same buffers confirm the reported
+    time.
 
     In one measurement, an honest transpose with TLB misses took 3.9 times as long.
     """
@@ -159,31 +162,33 @@ class ClockPolicy(Struct, frozen=True):
     batch_call_ms: PerDevice = PerDevice(0.004, 0.05)
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
-    """For shorter kernels, an empty kernel measures the loop overhead."""
+    """For kernels shorter than this, an empty kernel measures the loop overhead."""
     warm_batch_target_ms: float = 12.0
     """Target length of a batch on the same buffers."""
     warm_batch_most: int = 2000
     """Maximum number of calls in a batch on the same buffers."""
     warm_batch_factor: float = 1.3
-    """Time limit for a call in a batch on the same buffers, relative to a single call. Such a call's data are in the
-    caches.
+    """Time limit for a call in a batch on the same buffers, relative to a single call. The data of such a call are in
+    the caches.
     """
     between_calls: int = 12
-    """Minimum number of a Python kernel's calls on alternating buffers. Fewer calls hide more time beside each call."""
+    """Minimum number of a Python kernel's calls on alternating buffers. With fewer calls, a kernel could hide more time
+    beside each call.
+    """
     batch_compared: int = 64
-    """Number of random outputs to compare per batch. If one call in ten is skipped, the comparison detects it in 999 of
-    1000 batches.
+    """Number of random outputs to compare per batch. In 999 of 1,000 batches, the comparison detects a kernel that
+    skips one call in ten.
     """
     queue_target_ms: float = 2.0
     """Target length of GPU calls queued behind a gate."""
     queued_factor: float = 1.1
-    """Time limit for a queued call, relative to its event time. The L2 cache can buffer one call's writes, but not
-    those of many calls.
+    """Time limit for a queued call, relative to its event time. The L2 cache can buffer the writes of one call, but not
+    the writes of many calls.
     """
     unqueued: float = 0.4
-    """Share of an event pair's own time that does not occur in queued calls. Measured on an H200: 0.4 to 0.6."""
+    """Share of an event pair's own time that queued calls do not contain. Measured on an H200: 0.4 to 0.6."""
     queued_beside_ms: float = 0.2
-    """Allowance for all queued calls together: the GPU takes up to 0.2 ms to switch between processes."""
+    """Total allowance for all queued calls, because the GPU takes up to 0.2 ms to switch between processes."""
     queue_shrink: int = 8
     """Factor by which the number of queued calls shrinks if a stream cannot hold them."""
     least: float = 0.85
@@ -195,19 +200,21 @@ class ClockPolicy(Struct, frozen=True):
     empty_queued: int = 4
     """Number of an empty kernel's queued calls that measure overhead; the least disturbed call counts."""
     reference_slowed: float = 1.25
-    """A kernel counts as slowing the reference if the reference takes this many times as long as it takes alone ..."""
+    """A kernel slows the reference if the reference takes this many times as long as without the kernel's process. The
+    difference must also exceed ``reference_slowed_ms``.
+    """
     reference_slowed_ms: float = 0.1
-    """... and takes at least this much longer."""
+    """Minimum difference that proves a slowed reference."""
     reference_alone_calls: int = 7
-    """Number of calls to the reference alone; their median counts."""
+    """Number of calls to the reference without the kernel's process; the median counts."""
     reference_wait_s: float = 0.05
-    """Maximum length of the pause that replaces the kernel's call while the reference is timed alone."""
+    """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
-    """The judge repeats an evaluation with a higher % SOL than this. A CPU's bandwidth varies by 20% from minute to
-    minute.
+    """The judge repeats an evaluation whose share of SOL is higher than this. A CPU's bandwidth varies by 20% from
+    minute to minute.
     """
     retry_s: float = 1.0
-    """Pause before repeating an evaluation that failed through no fault of the kernel."""
+    """Pause before the judge repeats an evaluation that failed without the kernel's fault."""
 
 
 class RunoffPolicy(Struct, frozen=True):
@@ -218,16 +225,16 @@ class RunoffPolicy(Struct, frozen=True):
     most_rounds: int = 60
     """Maximum rounds."""
     budget_s: float = 2.0
-    """Time in a runoff after which no new round starts."""
+    """Time after which a runoff starts no new round."""
     narrow: float = 0.01
     """A kernel's rank counts as settled when its interval's half width is at most this."""
     sure: float = 0.999
-    """Confidence at which a kernel counts as slower, so that no more rounds are necessary."""
+    """Confidence at which a kernel counts as slower and needs no more rounds."""
     checked: float = 0.3
-    """Share of rounds whose outputs are compared. A kernel cannot tell in which rounds this happens."""
+    """Share of rounds whose outputs the judge compares. A kernel cannot predict these rounds."""
     tied: PerDevice = PerDevice(0.03, 0.01)
-    """Times of two processes with equal code differ by this much. Therefore kernels this close to the fastest kernel
-    tie with it.
+    """Two processes with equal code differ in time by this share. Kernels this close to the fastest kernel therefore
+    tie with the fastest kernel.
     """
 
 
@@ -235,7 +242,7 @@ class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
     cold_up_to_ms: float = 5.0
-    """In work that takes longer than this, cold first launches from Python make no visible difference."""
+    """For work that takes longer than this, cold first launches from Python make no measurable difference."""
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed
     call.
@@ -253,21 +260,21 @@ class DevicePolicy(Struct, frozen=True):
     address.
     """
     touched_bytes: PerDevice = PerDevice(512 * MIB, 0)
-    """Memory to touch while a judge imports PyTorch, so that opening the first problem waits for no pages."""
+    """Memory to touch while a judge imports PyTorch, so that the first problem opens without page faults."""
     touched_share: float = 1 / 32
     """Maximum share of the machine's free memory to touch."""
     others_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
-    """Maximum number of bytes in other slots to check for stray writes."""
+    """Maximum number of bytes in other slots that the judge checks for stray writes."""
     problems_kept: PerDevice = PerDevice(8, 2)
     """Maximum number of problems that a judge keeps open."""
     request_s: int = 900
-    """The judge's own alarm ends the judge if one attempt at a request takes longer than this."""
+    """An alarm ends the judge if one attempt at a request takes longer than this."""
     eager_least: int = 7
     """Minimum number of timed calls for a baseline."""
     eager_most: int = 50
     """Maximum number of timed calls for a baseline."""
     eager_s: float = 0.5
-    """Time after which no more baseline calls are timed."""
+    """Time after which the judge times no more baseline calls."""
     warm_up: int = 2
     """Number of untimed calls before the timed calls."""
     compiled_s: float = 0.2
@@ -279,20 +286,22 @@ class DevicePolicy(Struct, frozen=True):
     copy_least_bytes: int = 1 * MIB
     """Minimum size of a copy as large as a problem. Shorter copies measure the overhead of a call."""
     copy_most_bytes: int = 256 * MIB
-    """Maximum size of such a copy."""
+    """Maximum size of a copy as large as a problem."""
     matrix: PerDevice = PerDevice(1024, 8192)
     """Rows and columns of the matrices whose product measures the peak arithmetic rate."""
     convolution: tuple[int, int, int] = (2, 64, 32)
-    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. Its data fit an L2 cache."""
+    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. The convolution's data fit an
+    L2 cache.
+    """
     peak_least: int = 5
     """Minimum repetitions of the copy, of each matrix product and of the convolution; the fastest counts."""
     peak_most: int = 15
-    """Maximum repetitions."""
+    """Maximum repetitions of the copy, of each matrix product and of the convolution."""
     peak_s: float = 0.1
-    """Time after which no more than the minimum is repeated."""
+    """Time after which the judge makes only the minimum repetitions."""
     one_product: float = 2e-3
-    """With a smaller fp32 tolerance than this, one product of fp16 operands is too inexact. Its largest errors are near
-    1.5e-3.
+    """For fp32 tolerances below this, one product of fp16 operands is too inexact. The largest errors of such a product
+    are near 1.5e-3.
     """
     exact_products: int = 3
     """Number of bf16 products that replace one fp32 product within 1e-4. Two products have errors above 1e-3."""
@@ -310,31 +319,33 @@ class AdmissionPolicy(Struct, frozen=True):
     processes: int = 2
     """Number of processes with a CUDA context besides the judge: the kernel's and the empty kernel's."""
     trials: int = 3
-    """Number of trials in memory at the same time: two are mixed for a timed call while a third is drawn."""
+    """Number of trials in memory at the same time: the judge mixes two for a timed call while it draws a third."""
     fp64: int = 12
     """Free memory for an fp64 run, relative to the problem's bytes. A run may use up to half of the free memory."""
     spare: int = 3
-    """Buffers for batches of short calls may use the free memory divided by this number."""
+    """Buffers for batches of short calls may use the free memory, divided by this number."""
     measure_bytes: int = 5 * GIB
     """Memory for measuring a GPU's peaks with large copies. The measurement also works with less memory."""
     whole: float = 0.85
-    """If a judge can use this share of the device's memory, minus a context, it has the device to itself.
+    """A judge has the device to itself if it can use this share of the device's memory, minus one context.
 
     Each waiting judge keeps a CUDA context.
     """
     more: float = 1.25
-    """After the device ran out of memory, retry only if this multiple of the memory that was free before is free."""
+    """After the device ran out of memory, the judge retries only when this many times the previous free memory is
+    free.
+    """
     full_s: float = 5.0
-    """How long a judge waits until enough memory is free for all checks."""
+    """How long a judge waits for the memory that all checks need."""
     least_s: float = 60.0
-    """How long a judge waits until as much memory is free as a verdict probably needs."""
+    """How long a judge waits for the memory that a verdict probably needs."""
     kernel_s: float = 60.0
     """Maximum wait for more memory after a kernel ran out of memory. The wait is short, because a kernel may request
     any amount.
     """
     open_s: float = 600.0
-    """Maximum wait for opening a problem or measuring a device. The wait is longer, because every verdict depends on
-    these requests.
+    """Maximum wait for opening a problem or measuring a device. This wait is longer than others, because every verdict
+    depends on these requests.
     """
     ask_s: float = 3.0
     """How long a judge keeps its turn while other judges release memory."""
@@ -347,9 +358,9 @@ class AdmissionPolicy(Struct, frozen=True):
     lock_s: float = 0.005
     """Pause between two attempts to lock a device."""
     name_s: float = 10.0
-    """Minimum interval between two queries to the driver for the process that uses the memory."""
+    """Minimum interval between two queries to the driver for the process that uses the most memory."""
     idle: float = 0.02
-    """Share of a GPU that an idle judge may keep while others wait for the device."""
+    """Share of a GPU's memory that an idle judge may keep while other processes wait for the device."""
 
 
 class BuildPolicy(Struct, frozen=True):
@@ -358,21 +369,21 @@ class BuildPolicy(Struct, frozen=True):
     compile_s: float = 60.0
     """Timeout of a compiler."""
     module_s: float = 300.0
-    """Timeout of a Python module that compiles."""
+    """Timeout of a Python module that compiles extensions."""
     memory_bytes: int = 8 * GIB
-    """Address space of a process that compiles."""
+    """Maximum address space of a process that compiles."""
     file_bytes: int = 1 * GIB
     """Maximum size of a file that a compiling process writes."""
     output_bytes: int = 8 * MIB
     """Maximum output of a compiler or module. The builder ends a process that prints more."""
     log_chars: int = 8000
-    """Characters of a compiler's output in a report."""
+    """Maximum characters of a compiler's output in a build report."""
     noticed_s: float = 0.05
     """A build counts as queued if it has not started after this many seconds."""
     turn_s: float = 150.0
-    """Maximum time for which a build may block timing; longer than the build's own timeouts."""
+    """Maximum time for which a build may block timing. The limit exceeds the build's own timeouts."""
     module_turn_s: float = 900.0
-    """The same limit for a Python module."""
+    """Maximum time for which the build of a Python module may block timing."""
 
 
 class LibraryPolicy(Struct, frozen=True):
@@ -382,22 +393,26 @@ class LibraryPolicy(Struct, frozen=True):
     """Maximum share of a kernel's time in heavy library operators."""
     most: float = 0.5
     """Maximum share of a kernel's time in all library operators. Summing a kernel's partial results in PyTorch takes a
-    tenth.
+    tenth of the time.
     """
     least_named: float = 0.1
     """The rejection's reason omits libraries below this share of the libraries' time."""
     named: int = 6
     """Maximum number of names in a rejection's reason."""
     least_samples: int = 4
-    """Minimum number of samples in a library's code that prove its use."""
+    """Minimum number of samples in a library's code that prove the use of the library."""
     least_reported: float = 0.25
-    """If the profiler explains less than this share of PyTorch's code, the kernel bypasses the operators."""
+    """If the profiler explains less than this share of the samples in PyTorch's code, the kernel bypasses PyTorch's
+    operators.
+    """
     more_calls: int = 2
-    """Number of extra calls on a CPU before a kernel is rejected. The least disturbed call decides."""
+    """Number of extra calls on a CPU before the judge rejects a kernel. The least disturbed call decides."""
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB
-    """The judge searches sections up to this size for names. The CUDA runtime and device code are larger."""
+    """The judge searches sections up to this size for names. The sections of the CUDA runtime and of device code are
+    larger.
+    """
 
 
 class InputPolicy(Struct, frozen=True):
@@ -406,8 +421,8 @@ class InputPolicy(Struct, frozen=True):
     tail: float = 1.5
     """Standard deviation of the logarithm of the heavy-tailed factors.
 
-    With a smaller value, a sample of the elements predicts the rest too well; with a larger value, the few largest
-    elements do.
+    With a smaller value, a sample of the elements predicts the rest too well. With a larger value, the few largest
+    elements predict it too well.
     """
     most_tail: float = 64.0
     """Upper bound on heavy-tailed factors, close to the factor of the kind "large". With larger factors, exponentials
@@ -424,9 +439,9 @@ class InputPolicy(Struct, frozen=True):
     few_values: int = 16
     """Maximum number of distinct values in a discrete input."""
     sampled: int = 4096
-    """Number of elements to sample. The sample is large enough to exclude most tensors that are not discrete."""
+    """Number of elements to sample from a tensor, enough to exclude most tensors that are not discrete."""
     same_places: float = 0.99
-    """Share of zeros at the same positions in every draw that proves structure."""
+    """Minimum share of zeros at the same positions in every draw that proves structure."""
     least_sorted: int = 12
     """Minimum number of sorted elements that prove structure. Fewer than one draw in a billion is sorted by chance."""
     sum_to_one: float = 0.02
@@ -439,23 +454,25 @@ class SandboxPolicy(Struct, frozen=True):
     printed_bytes: int = 1 * MIB
     """Maximum amount of text that a kernel may print, in bytes."""
     printed_kept_bytes: int = 4096
-    """Number of bytes to keep from the end of the output. They may explain why the process ended."""
+    """Number of bytes to keep from the end of the output, which may explain why the process ended."""
     reason_chars: int = 1000
     """Maximum characters of a process's own report that a reason quotes."""
     threads: int = 1024
-    """Maximum number of threads in a kernel, besides the allowance per core. The system permits some ten thousand for
-    all processes.
+    """Maximum number of threads in a kernel, in addition to ``threads_per_core``. The system permits about ten thousand
+    threads for all processes.
     """
     threads_per_core: int = 16
-    """Additional threads per core."""
+    """Maximum number of additional threads per core."""
     descriptors: int = 256
     """Maximum number of files that a kernel may have open. The CUDA driver needs a few dozen."""
     compiled_file_bytes: int = 2 * GIB
     """Largest file that a compiler may write for a Python kernel, in its builder or at its first call."""
     builder_memory_bytes: int = 16 * GIB
-    """Private memory of a builder; nvcc needs gigabytes for large sources."""
+    """Maximum private memory of a builder. For large sources, nvcc needs gigabytes."""
     empty_start_s: float = 30.0
-    """Timeout for each answer while the empty kernel's runner starts and loads. Others have ``deadline_s``."""
+    """Timeout for each answer while the empty kernel's runner starts and loads. Other runners have the timeout
+    ``deadline_s``.
+    """
     python_start_s: float = 60.0
     """Timeout for the start of a Python kernel's runner."""
     call_s: float = 3.0
@@ -463,76 +480,78 @@ class SandboxPolicy(Struct, frozen=True):
     call_per_eager: float = 100.0
     """Timeout of a call, relative to eager's time."""
     empty_call_s: float = 10.0
-    """Timeout of the judge's own empty kernel; only a stalled machine exceeds it."""
+    """Timeout of a call of the judge's own empty kernel, which only a stalled machine exceeds."""
     status_s: float = 2.0
-    """Timeout for a runner's last process to end after it has reported the kernel's end."""
+    """Timeout for a runner's last process, which reports the kernel's end and then exits."""
     end_s: float = 5.0
     """Timeout for a killed process to disappear."""
     poll_s: float = 0.02
     """Interval at which the judge checks limits while it waits for an answer."""
     queue_s: float = 0.25
-    """If calls are not queued on the GPU within this time, the kernel's ``launch`` waits for the device. A normal
-    launch takes microseconds.
+    """If the runner cannot queue calls on the GPU within this time, the kernel's ``launch`` waits for the device. A
+    normal launch takes microseconds.
     """
     awake_s: float = 0.0005
     """Time for a runner to wake up before its queued calls may run."""
     samples: int = 48
-    """Number of samples to take of a Python kernel's code."""
+    """Number of samples of a Python kernel's running code."""
     between_samples_s: float = 0.001
-    """Time that the process runs between samples."""
+    """Time for which the process runs between two samples."""
     sampled_s: float = 0.5
-    """Maximum sampling time. Stopping a process takes milliseconds while other programs are running."""
+    """Maximum time for sampling the code. While other programs are running, stopping a process takes milliseconds."""
     least_seen: int = 24
-    """Minimum number of samples that identify the code's owner."""
+    """Minimum number of samples that identify the owner of the running code."""
     most_sampled_s: float = 5.0
-    """Maximum sampling time on a busy machine, where ``sampled_s`` may yield too few samples."""
+    """Maximum time for sampling on a busy machine, where ``sampled_s`` may yield too few samples."""
     stop_s: float = 0.02
     """Maximum time for a process's threads to stop. Stopping takes microseconds, unless other programs use
     the cores.
     """
     memory_bytes: int = 256 * MIB
-    """Maximum memory of a compiled kernel, in addition to the following allowances."""
+    """Maximum memory of a compiled kernel, in addition to ``thread_bytes`` and ``per_problem``."""
     thread_bytes: int = 16 * MIB
-    """Additional memory per thread."""
+    """Additional memory for a compiled kernel per thread."""
     per_problem: float = 2.0
     """Additional memory, relative to the problem's minimum traffic."""
     per_problem_most_bytes: int = 1 * GIB
-    """Maximum traffic that counts for the additional memory."""
+    """Maximum memory traffic that counts for ``per_problem``."""
     python_memory_bytes: PerDevice = PerDevice(1 * GIB, 8 * GIB)
     """Maximum memory of a Python kernel, including CUDA's host memory."""
     python_per_problem: float = 8.0
-    """Additional memory for PyTorch's intermediate results, relative to the problem's tensors."""
+    """Additional memory for PyTorch's intermediate results, relative to the size of the problem's tensors."""
     python_per_problem_most_bytes: int = 2 * GIB
-    """Maximum tensor size that counts for the additional memory."""
+    """Maximum size of the tensors that counts for ``python_per_problem``."""
     workspace_most_bytes: int = 1 << 46
     """Largest workspace that the runner tries to allocate, because rounding up larger sizes could overflow."""
     flush_bytes: int = 256 * MIB
-    """Writing this many bytes evicts the L2 cache of any GPU."""
+    """Number of bytes whose writing evicts the L2 cache of any GPU."""
     redzone_bytes: int = 4096
-    """Size of the redzone beside each buffer. Most stray writes, by vectors or tiles, are narrower."""
+    """Size of the redzone on each side of a buffer. Most stray writes, by vectors or tiles, are narrower."""
     alignment_bytes: int = 4096
-    """Alignment of each buffer; the interface promises 256."""
+    """Alignment of each buffer in bytes. The interface promises only 256 bytes."""
     guard_bytes: int = 64 * 1024
-    """Inaccessible memory around all buffers and after a workspace; addresses beyond it are random."""
+    """Size of the inaccessible memory around all buffers and after a workspace. Addresses beyond this memory are
+    random.
+    """
     poisons: tuple[int, int] = (0x7FFD, 0x7FFA)
-    """16-bit patterns that fill outputs: NaN in fp16, bf16, fp32 and fp64, invalid booleans, different low bytes.
+    """16-bit patterns that fill outputs: NaN in fp16, bf16, fp32 and fp64, and invalid booleans. The low bytes differ.
 
     A NaN that PyTorch computes in fp16 on a CPU is negative and may have any payload.
     """
     read_part_bytes: int = 1 * MIB
-    """Minimum part of a Python kernel's output for one thread to read. Smaller parts cost more time than they save."""
+    """Minimum part of a Python kernel's output that one thread reads. Smaller parts cost more time than they save."""
     read_part_most_bytes: int = 1 * GIB
-    """Maximum part for one thread to read. Linux reads up to 2 GiB in one call."""
+    """Maximum part of an output that one thread reads. Linux reads up to 2 GiB in one call."""
     reported_names: int = 50
     """Maximum number of operators and kernels in a Python kernel's report, so that the report fits in one message."""
     reported_chars: int = 1000
-    """Maximum number of characters per name in the report."""
+    """Maximum number of characters per name in a Python kernel's report."""
     looked_at_ms: float = 0.004
     """Time for checking one output after a Python kernel's clock has stopped. Measured with 63 outputs."""
     report_slack_ms: float = 0.05
-    """Reported times may exceed the judge's own measurement by this much ..."""
+    """Time by which the reported times may exceed ``report_slack`` times the judge's own measurement."""
     report_slack: float = 1.01
-    """... and by this factor. Longer times are forged."""
+    """Factor by which the reported times may exceed the judge's own measurement. Longer times are forged."""
 
 
 class CorrectnessPolicy(Struct, frozen=True):
@@ -543,17 +562,18 @@ class CorrectnessPolicy(Struct, frozen=True):
     fp64_footprint: int = 6
     """Memory of an fp64 run, relative to the problem's tensors: copies of all tensors, and intermediate results."""
     multiple: float = 4.0
-    """Allowed error of an element, relative to eager's error. Honest kernels' errors vary by this much."""
+    """Allowed error of an element, relative to eager's error. The errors of honest kernels vary by this factor."""
     largest: float = 2.0
-    """Allowed error of any element, relative to eager's largest error. This error also varies."""
+    """Allowed error of any element, relative to eager's largest error, which also varies."""
     most: float = 0.1
     """Upper limit on eager's largest relative error. With larger errors, eager's outputs are close to noise."""
     vanishing: float = 1e-6
-    """An output whose rms in fp64 is at most this share of eager's largest value is zero; eager's values are rounding
-    errors. An example is the mean of values that were normalized before.
+    """An output counts as zero if its rms in fp64 is at most this share of eager's largest value. Eager's values are
+    then rounding errors. An example is the mean of normalized values.
     """
     mean: float = 2.5
-    """Allowed mean error, relative to eager's. Truncating operands to TF32 causes 2.2 times the error of rounding.
+    """Allowed mean error, relative to eager's mean error. Truncating operands to TF32 causes 2.2 times the error of
+    rounding.
 
     Rounding operands to bf16 causes 8 times the error of rounding to TF32.
     """
@@ -562,7 +582,9 @@ class CorrectnessPolicy(Struct, frozen=True):
     tied: float = 4.0
     """Values that differ by at most this many times eager's error count as equal."""
     conditioned: float = 2.0
-    """Allowed ratio of eager's errors on an input kind to its errors on drawn inputs. Two draws differ by less."""
+    """Allowed ratio of eager's errors on an input kind to eager's errors on drawn inputs. Between two draws, the errors
+    differ by less.
+    """
     absorbed: float = 0.75
     """Errors below this share of the tolerance are harmless. A kernel that rounds its inputs once stays within the
     tolerance.
@@ -573,43 +595,43 @@ class CorrectnessPolicy(Struct, frozen=True):
     A single step may swap two close values, such as softmax scores, in one draw and not in the next.
     """
     steps_bf16: int = 4
-    """The number of rounding steps for bf16."""
+    """Rounding steps by which the judge changes bf16 inputs to test the model's conditioning."""
     nearby: int = 8
-    """Runs of eager on nearby inputs, which show how far rounding changes an ill-conditioned element.
+    """Number of eager runs on nearby inputs, which show how far rounding changes an ill-conditioned element.
 
     A single run may move the inputs in a direction that hardly changes the element.
     """
     nearby_steps: int = 32
     """Distance of nearby inputs, in rounding steps of fp32 or fp64.
 
-    An fp32 sum of 64 terms, one by one, erred by up to 7 of these steps in 78 ill-conditioned trials.
+    In 78 ill-conditioned trials, sequential fp32 sums of 64 terms had errors of up to 7 of these steps.
     """
     nearby_steps_half: int = 1
-    """The same for fp16 and bf16. Kernels sum in fp32 and round each value once."""
+    """Distance of nearby inputs, in rounding steps of fp16 or bf16. Kernels sum in fp32 and round each value once."""
     hopeless: float = 100.0
-    """After two runs on nearby inputs, an error beyond this multiple of eager's is the kernel's own."""
+    """After two runs on nearby inputs, an error of more than this many times eager's error is the kernel's fault."""
     period: int = 8191
-    """Period after which random numbers in a large tensor repeat (a prime). Drawing every number would take longer than
-    most models.
+    """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
+    take longer than running most models.
     """
     least_period: int = 1021
     """Shortest period of the noise added to mixed inputs."""
     noise: float = 0.1
-    """Size of that noise, relative to the inputs' mean magnitude. The noise prevents kernels from combining earlier
-    outputs into the new output.
+    """Size of the noise added to mixed inputs, relative to the inputs' mean magnitude. The noise prevents kernels from
+    combining earlier outputs into the new output.
     """
     turned: int = 64
-    """Number of sign changes in each input of a timed call. They expose a kernel that samples its inputs."""
+    """Number of sign changes in each input of a timed call, which expose a kernel that samples its inputs."""
     least_angle: float = 0.15
-    """Minimum weight of each draw in a mixture of two, as an angle in radians."""
+    """Minimum weight of each draw in a mixture of two draws, as an angle in radians."""
     outlier_sizes: tuple[float, ...] = (16.0, 256.0, 4096.0, 65536.0)
     """Outlier magnitudes, relative to the root mean square.
 
-    One element of the first magnitude changes the statistics of a few hundred others. The second changes a sum of a
-    million squares, the third any sum of squares, and the last a sum of a million elements.
+    One element of the first magnitude changes the statistics of a few hundred others. The second magnitude changes a
+    sum of a million squares, the third any sum of squares, and the last a sum of a million elements.
     """
     outlier_counts: tuple[int, ...] = (1, 1, 1, 2, 7)
-    """Numbers of outliers.
+    """Possible numbers of outliers per input. The judge draws one of these numbers.
 
     One outlier exposes a scaled-up sample; seven expose a kernel that skips few elements.
     """
@@ -620,46 +642,48 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_larger: float = 1.25
     """Safety factor for testing a magnitude, because timed calls have other inputs and positions."""
     outlier_felt: float = 10.0
-    """An output element counts as changed if its error is this many times the tolerance. Even an eighth of that error
-    fails.
+    """An output element counts as changed if its error is this many times the tolerance. Even an eighth of this error
+    exceeds the tolerance.
     """
     outlier_s: float = 5.0
-    """Processor time in seconds for testing a problem's inputs. Inputs that are not tested by then get no outliers."""
+    """Processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
     kernelbench_reference_s: float = 0.5
-    """KernelBench trials of a slow model stop after this many seconds, but at least one runs."""
+    """KernelBench trials of a slow model stop after this many seconds, but at least one trial runs."""
     kernelbench_s: float = 0.3
     """No new KernelBench trial starts after this many seconds of calls and comparisons."""
     sampled: int = 2048
-    """Number of elements to sample for an input's mean magnitude."""
+    """Number of elements to sample when the judge estimates an input's mean magnitude."""
 
 
 class PrecisionPolicy(Struct, frozen=True):
     """How to derive a precision class from errors against fp64."""
 
     calls: int = 3
-    """Maximum number of measured calls, drawn after timing."""
+    """Maximum number of calls whose precision the judge measures after timing."""
     calls_required: int = 8
-    """The same if fp32 is required."""
+    """Maximum number of measured calls if fp32 is required."""
     agreeing: int = 2
-    """Number of calls that must be as imprecise as the class. A sum near zero may make a single call imprecise by
-    chance.
+    """Number of measured calls that must be as imprecise as the precision class. A sum near zero may make a single call
+    imprecise by chance.
     """
     most_s: float = 0.05
-    """Time after which no more calls are measured."""
+    """Time after which the judge measures no more calls."""
     most_s_required: float = 0.5
-    """The same if fp32 is required; at least ``agreeing`` calls are then measured."""
+    """Time after which the judge measures no more calls if fp32 is required. The judge measures at least ``agreeing``
+    calls.
+    """
     most_eager_ms: float = 500.0
     """The judge does not measure precision for models slower than this, because each call needs three runs of the
     model.
     """
     most_eager_ms_required: float = 5000.0
-    """The same if fp32 is required."""
+    """The limit on the model's time for measuring precision if fp32 is required."""
     sampled: int = 1 << 14
     """Number of elements to keep and compare from each output of a timed call."""
     step: float = 2.0**-25
-    """Root mean square error of rounding to fp32. Eager's error counts as at least this large."""
+    """Root mean square error of rounding to fp32. Eager's error counts as at least this value."""
     same: float = 4.0
-    """Errors up to this many times eager's error have eager's precision class."""
+    """Errors of up to this many times eager's error have eager's precision class."""
     tf32: float = 2.0**-11 / 3**0.5
     """Root mean square error of rounding a value to TF32 or fp16."""
     below_tf32: float = 8.0
@@ -667,11 +691,13 @@ class PrecisionPolicy(Struct, frozen=True):
     operands.
     """
     sequential: float = 2.0**-24
-    """Error of a sequential fp32 sum, divided by the square root of the sum's length. The length is estimated from
-    shapes.
+    """Error of a sequential fp32 sum, divided by the square root of the sum's length. The judge estimates the length
+    from the problem's shapes.
     """
     least_sequential: float = 4e-6
-    """Minimum error allowed for such a sum: the error of ten thousand terms, even if the estimate is shorter."""
+    """Minimum error allowed for a sequential fp32 sum: the error of ten thousand terms, even if the estimated length is
+    shorter.
+    """
     shows: float = 32.0
     """Rounded operands are detectable if they cause at least this many times eager's error."""
     tf32_spread: float = 3.0

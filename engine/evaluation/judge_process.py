@@ -1,4 +1,6 @@
-"""The engine's interface to one judge: a child process that exchanges JSON lines and is restarted if it dies."""
+"""The engine's interface to one judge, a child process that exchanges JSON lines. If the judge dies, the engine
+restarts it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
-"""Exit codes that indicate a signal from another process or the user."""
+"""Exit codes of a judge that a signal from another process or the user has ended."""
 
 
 class JudgeSilent(EvaluationError):
@@ -34,7 +36,7 @@ class JudgeSilent(EvaluationError):
 
 
 def how_it_ended(code: int) -> str:
-    """Describe how a process ended, given its exit code."""
+    """Describe how a process with exit code ``code`` ended."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -46,8 +48,8 @@ def how_it_ended(code: int) -> str:
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
     """Return an environment in which judge and runners have equal thread counts and waiting policies.
 
-    One process's spinning threads would occupy the other's cores. Python does not buffer a problem's output, because a
-    killed judge could not flush the buffer.
+    With unequal policies, one process's spinning threads would occupy the other's cores. A problem's output is
+    unbuffered, because a killed judge could not flush a buffer.
     """
     environment = dict(os.environ)
     environment |= {
@@ -72,10 +74,9 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 class JudgeProcess:
     """One judge on one device, which serves one request at a time. ``opened``: the problems that the judge has open.
 
-    - ``builds``: the directory of this host's built kernels
-    - ``watch``: suspends deadlines while other processes hold the device
-    - ``stderr``: descriptor for the output of judge and problems, by default this process's own
-    - ``see``: the end of a sentence that says where to find that output
+    ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
+    device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
+    ``see``: a clause that says where to find the output, such as "; see engine.log".
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class JudgeProcess:
     async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for the answer. Start the judge if necessary.
 
-        Cancelling the task cancels the request; a judge that does not confirm within 0.7 s is killed. Raises
+        Cancelling the task cancels the request. The engine kills a judge that does not confirm within 0.7 s. Raises
         ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
         """
         begun, self._begun = self._begun, None
@@ -136,7 +137,7 @@ class JudgeProcess:
         return self._process is not None and self._process.returncode is None
 
     async def stop(self) -> None:
-        """End the judge, which also ends its runner. Idempotent."""
+        """End the judge. The judge's runner also ends. Idempotent."""
         begun = self._begun
         if begun is not None and begun is not asyncio.current_task():
             self._begun = None
@@ -195,7 +196,7 @@ class JudgeProcess:
         return process
 
     async def _answer(self, process: asyncio.subprocess.Process, on_stage: Callable[[Stage], None]) -> AnyAnswer:
-        """Wait for the answer to the request, and return it. Meanwhile, handle progress messages."""
+        """Wait for the answer to the request, and return the answer. During the wait, handle progress messages."""
         try:
             return await self._next_answer(process, on_stage)
         finally:
@@ -220,7 +221,9 @@ class JudgeProcess:
             try:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:
-                raise EvaluationError(f"cannot read the judge's answer: {error}; report this as a bug") from None
+                raise EvaluationError(
+                    f"the engine cannot read the judge's answer: {error}; report this as a bug"
+                ) from None
             match answer:
                 case messages.AtStage(stage=stage):
                     on_stage(stage)

@@ -45,7 +45,7 @@ from engine.system.tool_paths import NoTool
 _OPEN_S, _JUDGE_S, _RUNOFF_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 _JUDGING = ("start", "check", "timing", "kernelbench")
 _LEAST_TOLD_S = 1.0
-"""Waits for messages or devices that are shorter than this are not reported."""
+"""Minimum length of the stage "repeats" to report, in seconds."""
 
 _T = TypeVar("_T")
 
@@ -54,15 +54,13 @@ class LocalEvaluator:
     """The :class:`~engine.evaluation.evaluator.Evaluator` for one machine.
 
     At most ``config.builders`` builds run at a time, never on cores that time kernels. Each device judges one kernel at
-    a time. During that time, no other kernel-tui process on this machine uses the device.
+    a time. While a device judges a kernel, no other kernel-tui process on this machine uses the device.
 
-    - ``scratch``: directory for builds if the user's cache is not writable; it need not exist
-    - ``thorough``: whether to spend up to ten seconds per verdict for a narrow interval; searches rely on runoffs
-    instead
-    - ``on_wait``, ``on_free``: called for waits (:class:`~engine.evaluation.device_waits.DeviceWatch`)
-    - ``stderr``: descriptor for the output of judges and problems; by default this process's standard error, with a
-    size limit
-    - ``modules``: whether to expect ``.py`` kernels, for which judges prepare when they start
+    ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
+    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.
+    ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the
+    output of judges and problems. The default is this process's standard error, with a size limit. ``modules``: whether
+    judges prepare for ``.py`` kernels when they start.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class LocalEvaluator:
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.
 
-        This build disturbs no timing, because a judge that is starting times nothing.
+        The build disturbs no timing, because a judge that is starting times nothing.
         """
         self._headers[problem.id] = header
         self._builder.begin(self._kernel(problem, language, source))
@@ -161,7 +159,7 @@ class LocalEvaluator:
     async def open(
         self, problem: ProblemSpec, header: str, sol_ms: float | None = None, *, limit_s: float = _OPEN_S
     ) -> Opened:
-        """Open a problem. ``limit_s``: time limit in seconds, counted from when the device is free."""
+        """Open a problem. ``limit_s``: time limit in seconds, which starts when the device is free."""
         self._headers[problem.id] = header
         self._sol_ms.pop(problem.id, None)
         if sol_ms is not None:
@@ -224,7 +222,7 @@ class LocalEvaluator:
         for variant, kernel in sources.items():
             report = await self._builder.build(kernel)
             if not report.ok:
-                raise EvaluationError(f"{variant} no longer builds: {first_error(report)}")
+                raise EvaluationError(f"{variant} no longer compiles: {first_error(report)}")
         async with self._take(problem.id) as judge:
 
             async def run() -> messages.AnyAnswer:
@@ -268,10 +266,10 @@ class LocalEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         if self._devices[0].kind != "cuda":
-            raise CountersUnavailable("only GPUs have counters that ncu reads", lasting=True)
+            raise CountersUnavailable("ncu reads counters of GPUs only", lasting=True)
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
-            raise CountersUnavailable("the kernel no longer builds")
+            raise CountersUnavailable("the kernel no longer compiles")
         async with self._take(problem.id) as judge:
             await self._make_room(judge, problem)
             device = judge.settings.device_id
@@ -283,7 +281,7 @@ class LocalEvaluator:
             except ProfileError as error:
                 raise CountersUnavailable(str(error), lasting=error.lasting) from None
             except TimeoutError:
-                raise CountersUnavailable(f"the device was not free within {DEADLINE_S:g} s") from None
+                raise CountersUnavailable(f"another process used the device for more than {DEADLINE_S:g} s") from None
         return tuple(KernelCounters(one.kernel, {each.name: each.value for each in one.metrics}) for one in found)
 
     async def evict(self) -> None:
@@ -307,9 +305,10 @@ class LocalEvaluator:
 
     @property
     def _errors(self) -> tuple[int | None, str]:
-        """A descriptor for the children's output, and a text that says where to find that output.
+        """A descriptor for the children's output, and a clause that says where to find that output.
 
-        The engine's standard error is the session's log. A command that passes a descriptor shows the output itself.
+        The engine's standard error is the session's log. A command that passes a descriptor shows the children's output
+        itself.
         """
         return (self._tap.descriptor, "; see engine.log") if self._tap is not None else (self._stderr, "")
 
@@ -334,7 +333,7 @@ class LocalEvaluator:
                 if index >= len(gpus):
                     there = f"{len(gpus)} NVIDIA device(s)" if gpus else "no NVIDIA device"
                     raise EvaluationError(
-                        f'evaluation.device is {name!r}, but this machine has {there}; try "auto" or "cpu"'
+                        f'evaluation.device is {name!r}, but this machine has {there}; set it to "auto" or "cpu"'
                     )
                 chosen.append(gpus[index])
         if len({device.kind for device in chosen}) > 1:
@@ -350,7 +349,7 @@ class LocalEvaluator:
             return SandboxReport((), ("namespaces", "Landlock", "seccomp"))
         if report.missing and self._config.sandbox == "require":
             raise EvaluationError(
-                f'evaluation.sandbox = "require", but this machine refuses {", ".join(report.missing)}; run '
+                f'evaluation.sandbox = "require", but this machine lacks {", ".join(report.missing)}; run '
                 'kernel-tui doctor, or set evaluation.sandbox to "auto"'
             )
         return report
@@ -400,7 +399,7 @@ class LocalEvaluator:
         return await job()
 
     async def _make_room(self, judge: JudgeProcess, problem: ProblemSpec) -> None:
-        """Let an idle judge release its GPU memory before another process works on a large problem."""
+        """Make an idle judge release its GPU memory before another process works on a large problem."""
         device = next(one for one in self._devices if one.id == judge.settings.device_id)
         if device.kind == "cuda" and judge.running and 2 * need_of(problem, "cuda").full_bytes > device.memory_bytes:
             with contextlib.suppress(EvaluationError):  # The next request notices this and restarts the judge.
@@ -421,13 +420,15 @@ class LocalEvaluator:
     # Builds.
 
     def _kernel(self, problem: ProblemSpec, language: Language, source: str) -> KernelSource:
-        """Return a kernel of ``problem`` for any host. C++ and CUDA kernels need the problem's header."""
+        """Return a kernel of ``problem`` as text that any host can build. C++ and CUDA kernels need the problem's
+        header.
+        """
         header = "" if language in MODULES else self._headers[problem.id]
         return kernel_source(problem, header, language, source, self._devices[0])
 
     @contextlib.asynccontextmanager
     async def _beside_other_builds(self, most_s: float) -> AsyncIterator[None]:
-        """On a CPU, wait until no timing runs. Then block timing for at most ``most_s`` seconds."""
+        """On a CPU, wait until no judge is timing a kernel, and then block timing for at most ``most_s`` seconds."""
         device = self._devices[0]
         if device.kind != "cpu":
             yield
@@ -438,8 +439,8 @@ class LocalEvaluator:
             yield
 
     def _waited(self) -> dict[str, float]:
-        """Return how many seconds were spent waiting for devices since the last call, so that each wait counts in only
-        one verdict.
+        """Return the seconds of waiting for devices since the last call, so that each wait counts in only one
+        verdict.
         """
         seconds = self._watch.waited_s - self._waits_counted_s
         self._waits_counted_s += seconds
@@ -470,7 +471,7 @@ def _with_repeats(stage_s: dict[str, float], judged_s: float) -> dict[str, float
 
 
 def _ignore(stage: Stage) -> None:
-    """Ignore a stage. Used for requests that do not show stages."""
+    """Ignore a stage. Ignore a stage, for requests whose stages the engine does not show."""
 
 
 def _writable_cache(scratch: Path) -> Path:

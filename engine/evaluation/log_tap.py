@@ -14,8 +14,8 @@ _REFILL_BYTES_S = 1 << 10
 
 
 class LogTap:
-    """A pipe to the log. Children write to ``descriptor``; the tap drops output beyond the limit, and logs how many
-    bytes it dropped.
+    """A pipe from child processes to the log. Children write to ``descriptor``; the tap drops output beyond the limit,
+    and logs how many bytes it dropped.
     """
 
     def __init__(self, log: int = 2) -> None:
@@ -25,7 +25,9 @@ class LogTap:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the pipe. Call this after the children have ended."""
+        """Close the pipe. Close the pipe and write the rest of its content to the log. Call this method after the
+        children have ended.
+        """
         os.close(self.descriptor)
         self._thread.join(1.0)
 
@@ -36,14 +38,14 @@ class LogTap:
                 now = time.monotonic()
                 left, filled_at = min(BURST_BYTES, left + (now - filled_at) * _REFILL_BYTES_S), now
                 if left_out and left >= len(chunk):
-                    self._write(f"\n[dropped {left_out:,} bytes of output from a problem]\n".encode())
+                    self._write(f"\n[kernel-tui dropped {left_out:,} bytes of a problem's output]\n".encode())
                     left_out = 0
                 shown = chunk[: max(0, int(left))] if not left_out else b""
                 self._write(shown)
                 left -= len(shown)
                 left_out += len(chunk) - len(shown)
             if left_out:
-                self._write(f"\n[dropped {left_out:,} bytes of output from a problem]\n".encode())
+                self._write(f"\n[kernel-tui dropped {left_out:,} bytes of a problem's output]\n".encode())
         with contextlib.suppress(OSError):
             while os.read(reading, 1 << 16):  # Keep draining the pipe, so that its writers never block.
                 pass

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 _RAN_OUT = re.compile(
-    r"out of memory|OutOfMemory|ALLOC_FAILED|ALLOCATION_FAILED|cudaErrorMemoryAllocation|more memory than there is"
-    r"|can't allocate memory|launch returned 2$",
+    r"out of memory|OutOfMemory|ALLOC_FAILED|ALLOCATION_FAILED|cudaErrorMemoryAllocation"
+    r"|more memory than the device has|can't allocate memory|launch returned 2$",
     re.IGNORECASE,
 )
-"""Messages of CUDA, PyTorch and PyTorch's libraries; 2 is ``cudaErrorMemoryAllocation``."""
+"""Messages of kernel-tui, CUDA, PyTorch and PyTorch's libraries. Status 2 is ``cudaErrorMemoryAllocation``."""
 
 
 def tells_of_no_memory(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Derive the C header that the compiler includes before a kernel. Does not import torch.
+"""Derive the C header that the compiler includes before a kernel. This module does not import torch.
 
 The builder force-includes the header (``-include``). The header declares ``launch`` with C linkage and defines every
 shape as ``constexpr``. If a kernel defines ``launch`` with other arguments, compilation fails ("conflicting declaration
@@ -35,7 +35,7 @@ class HeaderError(ValueError):
 
 
 def ctype(dtype: str, language: Language) -> str:
-    """Return an element's C type. Raises ``HeaderError`` for a dtype without a C type."""
+    """Return the C type of a tensor's elements. Raises ``HeaderError`` for a dtype without a C type."""
     known = _CTYPES | _HALF_CTYPES.get(language, {})
     if dtype not in known:
         raise HeaderError(f"dtype {dtype} has no C type in a {LANGUAGE_NAMES[language]} kernel")
@@ -46,7 +46,7 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
     """Return the header for kernels in ``language`` (``cpp`` or ``cu``).
 
     A tensor ``x`` of shape (m, n) gets the ``long long`` constants ``x_dim0`` = m, ``x_dim1`` = n and ``x_numel`` = m
-    n. Scalars keep their names. Raises ``HeaderError`` for a problem without a C interface.
+    n. Scalars keep their names as constants. Raises ``HeaderError`` for a problem without a C interface.
     """
     if language in MODULES:
         raise HeaderError("a Python or Triton kernel defines ModelNew and needs no C header")
@@ -92,7 +92,7 @@ def _argument(tensor: TensorSpec, language: Language) -> str:
 
 
 def size_constants(tensor: TensorSpec) -> list[str]:
-    """Return the lines that define the sizes of ``tensor``."""
+    """Return the header's lines that define the sizes of ``tensor``."""
     note = ", in-out" if tensor.mutated else ""
     lines = [f"// {tensor.role} {tensor.name}: {tensor.dtype} {list(tensor.shape)}{note}"]
     lines += [f"constexpr long long {tensor.name}_dim{axis} = {size};" for axis, size in enumerate(tensor.shape)]

@@ -1,7 +1,8 @@
-"""Resolve the entries of ``problems`` in a config to files, ids and specifications. Does not import torch.
+"""Resolve the entries of ``problems`` in a config to files, ids and specifications. This module does not import torch.
 
 A child process inspects the files, so that the engine never imports torch or user code. If a file hangs or crashes the
-child, a new child inspects the remaining files. Files that were inspected before come from a cache.
+child, a new child inspects the remaining files. Specifications of files that a child has inspected before come from a
+cache.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAX_LINE_BYTES = 64 << 20
 class CatalogError(Exception):
     """Some entries in the config name no problem file.
 
-    ``entries``: pairs of an entry and a message with the cause and the remedy, in the config's order.
+    ``entries``: pairs of an entry and a message with its cause and remedy, in the config's order.
     """
 
     def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
@@ -88,7 +89,7 @@ def _builtin_root() -> Path:
 
 
 def resolve(entries: Iterable[str], base: Path) -> list[ProblemFile]:
-    """Return the files that ``entries`` name, in order and without duplicates, each with a unique id.
+    """Return the files that ``entries`` name, in order, without duplicates, and with unique ids.
 
     An entry is a path, a directory (for its ``*.py`` files, sorted), a glob, or a built-in problem such as
     ``builtin:quickstart/softmax`` or ``builtin:headline/*``. Relative paths start at ``base``. Raises ``CatalogError``,
@@ -116,13 +117,13 @@ def _expand(entry: str, base: Path) -> list[Path]:
     path = base / Path(entry).expanduser()
     if path.is_file():
         if path.suffix != ".py":
-            raise _NoFile("is not a Python file; a problem is a .py file in KernelBench's format")
+            raise _NoFile("is not a Python file; name a .py file in KernelBench's format")
         return [path.resolve()]
     if path.is_dir():
         found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py" and item.is_file())
         if not found:
             raise _NoFile(
-                "the directory has no .py file; name a directory with problem files, or a glob such as `dir/*/*.py`"
+                "the directory contains no .py file; name a directory with problem files, or a glob like `dir/*/*.py`"
             )
         return [item.resolve() for item in found]
     if has_magic(entry):
@@ -131,10 +132,10 @@ def _expand(entry: str, base: Path) -> list[Path]:
         except TooWide as error:
             raise _NoFile(str(error)) from None
         if not found:
-            raise _NoFile(f"no .py file matches (searched from {base})")
+            raise _NoFile(f"no .py file matches; patterns are relative to {base}")
         return [item.resolve() for item in found]
     if path.exists():
-        raise _NoFile("is not a regular file (a pipe, a device or a socket); a problem is a .py file")
+        raise _NoFile("is a pipe, a device or a socket; name a .py file in KernelBench's format")
     meant = _builtins_like(entry, cutoff=1.0)
     if not meant:
         beside = [item.name for item in path.parent.glob("*.py")]
@@ -168,10 +169,10 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    Never raises for an error in a file. Cancelling kills the child process.
+    The function never raises an exception for an error in a file. Cancelling kills the child process.
 
-    ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: called with the id of each file that
-    is not in the cache, when its inspection starts.
+    ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
+    not in the cache, when its inspection starts.
     """
     paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
     ids = [file.id if isinstance(file, ProblemFile) else own.id
@@ -210,7 +211,7 @@ async def _inspect(
 
 
 def _source_of(job: Job) -> str:
-    """Return the text to inspect, or "" if the file cannot be read; the inspection then reports the cause."""
+    """Return the text to inspect, or "" if the file is not readable; the inspection then reports the cause."""
     if job.source is not None:
         return job.source
     with contextlib.suppress(UnreadableFile):
@@ -250,8 +251,7 @@ async def _inspect_batch(
             try:
                 line = await asyncio.wait_for(process.stdout.readline(), allowance)
             except TimeoutError:
-                results.append(_failure(job, f"took longer than {limit_s} s to inspect, so kernel-tui stopped the "
-                f"inspection",
+                results.append(_failure(job, f"kernel-tui stopped the inspection after {limit_s} s",
                                         "create tensors with torch functions instead of long loops"))  # fmt: skip
                 break
             if not line:
@@ -261,7 +261,11 @@ async def _inspect_batch(
                 results.append(_ended(job, process.returncode or 0, tail.result() if said else ""))
                 break
             answer = msgspec.json.decode(line, type=Inspected)
-            results.append(answer.spec or answer.failure or _failure(job, "returned no result", "report this as a bug"))
+            results.append(
+                answer.spec
+                or answer.failure
+                or _failure(job, "the inspection returned no result", "report this as a bug")
+            )
     finally:
         await end_group(process)
         tail.cancel()
@@ -269,14 +273,14 @@ async def _inspect_batch(
 
 
 def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
-    how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
     words = stderr.strip().splitlines()
     said = f" ({words[-1].strip()[:300]})" if words else ""
-    return _failure(job, f"inspection {how}{said}", f"run `{sys.executable} {job.path}` to see the error")
+    return _failure(job, f"the inspection {how}{said}", f"run `{sys.executable} {job.path}` to see the error")
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return only the end of the child's output, because a child may print without limit."""
+    """Return the end of the child's output, because a child may print without limit."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]
@@ -284,7 +288,9 @@ async def _tail(stream: asyncio.StreamReader) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for the inspecting process: the engine's, with this package importable and no GPU."""
+    """Return the environment for the inspecting process: the engine's environment, with this package importable and
+    without a GPU.
+    """
     return {
         **os.environ,
         "PYTHONPATH": python_path(),

@@ -1,4 +1,4 @@
-"""Locate an error in a problem file and suggest a remedy. Does not import torch."""
+"""Locate an error in a problem file and suggest a remedy. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.system.text_file import UnreadableFile
 
 
 class ProblemFailure(Struct, frozen=True, omit_defaults=True):
-    """Explains why a problem file could not be inspected. ``line``: a line number in the file, or None."""
+    """Explains why the inspection of a problem file failed. ``line``: the number of the line that failed, or None."""
 
     id: str
     path: str
@@ -26,7 +26,7 @@ class ProblemFailure(Struct, frozen=True, omit_defaults=True):
 
 
 def line_in(error: BaseException, path: str) -> int | None:
-    """Return the innermost line of ``path`` in the traceback of ``error``, or None."""
+    """Return the number of the innermost line of ``path`` in the traceback of ``error``, or None."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
     if isinstance(error, ProblemFileError) and error.line is not None:
@@ -46,12 +46,12 @@ def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFail
     elif isinstance(error, SyntaxError):
         message, hint = f"SyntaxError: {error.msg}", ""
     elif isinstance(error, ModuleNotFoundError):
-        message = f"imports `{error.name}`, which is not installed"
+        message = f"the file imports `{error.name}`, which is not installed"
         hint = f"install {error.name} into kernel-tui's environment, or remove the import"
     elif isinstance(error, MemoryError) or "can't allocate memory" in text:
-        message = "exceeded the memory limit for inspection, because it allocated memory outside PyTorch's fake tensors"
+        message = "the file exceeded the memory limit, because it allocated memory outside PyTorch's fake tensors"
         hint = "create large tensors with torch functions inside get_inputs()"
     else:
-        message = f"raised {type(error).__name__}" + (f": {text}" if text else "")
-        hint = "this call must work: `Model(*get_init_inputs())(*get_inputs())`"
+        message = f"the file raised {type(error).__name__}" + (f": {text}" if text else "")
+        hint = "make this call work: `Model(*get_init_inputs())(*get_inputs())`"
     return ProblemFailure(id=problem_id, path=str(path), message=message, hint=hint, line=line_in(error, str(path)))

@@ -1,7 +1,7 @@
 """Derive a :class:`ProblemSpec` from a problem file without running it at full size.
 
-``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs it
-as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
+``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs
+this module as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _MEMORY_LIMIT_BYTES = 4 << 30
 _SMALL_BYTES = 256 << 20
-"""Maximum total size, in bytes, of inputs and weights for a real run. Inspection runs the model if tracing takes too
-long.
+"""Maximum total size, in bytes, of inputs and weights for a real run. If tracing takes too long, inspection runs the
+model.
 """
 _PR_SET_PDEATHSIG = 1
 
@@ -59,13 +59,13 @@ class Inspected(Struct, frozen=True, omit_defaults=True):
 
 
 class InspectionTimeout(BaseException):
-    """Inspecting a file exceeded the time limit. This class is not an ``Exception``, so that no ``except`` in the file
-    catches it.
+    """The inspection of a file exceeded the time limit. This class is not an ``Exception``, so that no ``except`` in
+    the file catches it.
     """
 
 
 def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -> ProblemSpec:
-    """Return the specification of the problem in ``path``. If given, ``source`` replaces the file's content.
+    """Return the specification of the problem in ``path``. ``source``: text to inspect instead of the file's content.
 
     Fake tensors replace the model's weights and inputs, so problems of any size need little memory. The specification's
     ``c_refusal`` says why a problem has no C interface. Raises whatever the file raises.
@@ -88,7 +88,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     try:
         traced = operators.trace(built, mode)
     except operators.DATA_DEPENDENT:
-        refusal = refusal or "its shapes or its control flow depend on the values of its inputs"
+        refusal = refusal or "the model's shapes or control flow depend on the values of its inputs"
     except operators.TooLongToTraceError as error:
         # Kernels need only shapes; the playbook also needs the operators.
         if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) > _SMALL_BYTES:
@@ -99,7 +99,9 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         # PyTorch raises this exception for an operator without a fake implementation, but a model may also raise it.
         if _is_raised_by_model(error, str(path)):
             raise
-        refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
+        refusal = (
+            refusal or f"PyTorch cannot trace one of the model's operators without data ({str(error).splitlines()[0]})"
+        )
     spec = ProblemSpec(
         id=problem_id,
         name=path.stem,
@@ -113,7 +115,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
 
 
 def _is_raised_by_model(error: NotImplementedError, path: str) -> bool:
-    """Return whether the model itself raised ``error`` or has no ``forward``."""
+    """Return whether the model's own code raised ``error``, or the model has no ``forward``."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not str(error) or last.name == "_forward_unimplemented" or last.filename == path
 
@@ -132,11 +134,11 @@ def _with_graph(spec: ProblemSpec, traced: Traced, names: Names) -> ProblemSpec:
     wanted = ["out"] if len(returned) == 1 else [f"out{index}" for index in range(len(returned))]
     outputs = [_tensor_spec(leaf, "output", name, "", names) for name, leaf in zip(wanted, returned, strict=True)]
     if not returned:
-        refusal = refusal or "it returns no tensor"
+        refusal = refusal or "the model returns no tensor"
     elif len(returned) < len(traced.outputs):
-        refusal = refusal or "it returns a non-tensor value along with its tensors"
+        refusal = refusal or "the model returns a non-tensor value along with its tensors"
     if traced.random is not None:
-        refusal = refusal or f"it draws random numbers ({traced.random})"
+        refusal = refusal or f"the model draws random numbers ({traced.random})"
     odd = next((tensor for tensor in (*given, *outputs) if tensor.dtype not in DTYPE_BYTES), None)
     if odd is not None:
         refusal = refusal or f"`{odd.name}` has dtype {odd.dtype}, which has no C type"
@@ -164,7 +166,9 @@ def _tensor_spec(tensor: torch.Tensor, role: Role, wanted: str, source_name: str
 
 
 def _input_names(built: Built) -> list[str]:
-    """Name each flattened input after its ``forward`` parameter. Inputs in a list or tuple also get a number."""
+    """Name each flattened input after its ``forward`` parameter. Inputs in a list or tuple also have a number in their
+    names.
+    """
     arguments = built.structure.children()
     parameters = _parameter_names(type(built.model).forward, len(arguments), skip_self=True)
     names: list[str] = []
@@ -175,7 +179,9 @@ def _input_names(built: Built) -> list[str]:
 
 
 def _parameter_names(function: Any, count: int, skip_self: bool) -> list[str]:
-    """Return the names of the first ``count`` positional parameters. Parameters in ``*args`` get a number."""
+    """Return the names of the first ``count`` positional parameters. Parameters in ``*args`` have a number as their
+    name.
+    """
     kinds = python_inspect.Parameter
     parameters = list(python_inspect.signature(function).parameters.values())[1 if skip_self else 0 :]
     names = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
@@ -194,7 +200,7 @@ def _input_specs(built: Built, names: Names) -> list[TensorSpec]:
 
 
 def _scalar_specs(built: Built, names: Names) -> tuple[ScalarSpec, ...]:
-    """Return the numbers that a kernel may need: scalars of ``forward``, then simple init arguments."""
+    """Return the numbers that a kernel may need: the scalars of ``forward``, then the simple init arguments."""
     named = list(zip(_input_names(built), built.leaves, strict=True))
     arguments = built.init_arguments
     for name, value in zip(_parameter_names(type(built.model).__init__, len(arguments), True), arguments, strict=True):
@@ -219,14 +225,14 @@ def _refuse_arguments(built: Built) -> str | None:
     for name, leaf in zip(_input_names(built), built.leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
             if leaf.layout is not torch.strided:
-                return f"its input `{name}` is sparse"
+                return f"the input `{name}` is sparse"
             if not leaf.is_contiguous():
-                return f"its input `{name}` is not contiguous"
+                return f"the input `{name}` is not contiguous"
         elif leaf is not None and not isinstance(leaf, bool | int | float | str):
-            return f"its input `{name}` is neither a tensor nor a number"
+            return f"the input `{name}` is neither a tensor nor a number"
     for name, tensor, _ in built.weights:
         if tensor.layout is not torch.strided or not tensor.is_contiguous():
-            return f"its weight `{name}` is not contiguous"
+            return f"the weight `{name}` is not contiguous"
     return None
 
 
@@ -255,7 +261,8 @@ def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
         raise
     except InspectionTimeout as error:
         timeout = ProblemFileError(
-            f"took longer than {limit_s} s to inspect", "create tensors with torch functions instead of Python loops"
+            f"the inspection took longer than {limit_s} s",
+            "create tensors with torch functions instead of Python loops",
         ).with_traceback(error.__traceback__)
         return Inspected(index, failure=failure_of(timeout, job.id, Path(job.path)))
     except BaseException as error:

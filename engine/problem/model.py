@@ -17,7 +17,9 @@ SEED = 42
 
 
 class OnDevice(TorchFunctionMode):
-    """Redirect every explicit CUDA device to ``device``, so that files that name ``cuda`` run on any device."""
+    """Redirect every explicit CUDA device to ``device``, so that problem files with the device ``cuda`` run on any
+    device.
+    """
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
 
 
 def flatten(values: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Flatten the result of ``get_inputs()`` to tensors and scalars. Return these with their pytree structure."""
+    """Flatten the result of ``get_inputs()``. Return the tensors and scalars with their pytree structure."""
     leaves, structure = pytree.tree_flatten(list(values))
     return leaves, structure
 

@@ -1,4 +1,4 @@
-"""Problem ids, and C++ identifiers for the derived header."""
+"""Create problem ids, and C++ identifiers for the derived header."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """Assign identifiers that are unique within one header, as are the constants derived from them."""
+    """Assigns identifiers. Within one header, all identifiers and the constants derived from them are unique."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -85,7 +85,9 @@ class ProblemFile(Struct, frozen=True):
 
 
 def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:
-    """Assign unique ids: the slug of the file name, prefixed with the directory's name if two files share a slug."""
+    """Assign a unique id to each file: the slug of the file name, prefixed with the directory's name if two files share
+    a slug.
+    """
     slugs = [slug(path.stem) for path in paths]
     taken: set[str] = set()
     files = []

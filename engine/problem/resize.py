@@ -1,6 +1,7 @@
 """Derive a problem with other sizes: sizes that the user sets, or a smaller, a larger and an odd variant.
 
-Each variant has its own specification and header, so the builder compiles the kernel again. Does not import torch.
+Each variant has its own specification and header, so the builder compiles the kernel again. This module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _KINDS: dict[str, Callable[[int, int], int]] = {"smaller": smaller, "odd": odd, 
 
 
 async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> list[Resized]:
-    """Return the problem at each of ``wanted``. Raises ``SizeError`` for the first sizes that the model rejects."""
+    """Return the problem with each of the ``wanted`` sizes. Raises ``SizeError`` for the first sizes that the model
+    rejects.
+    """
     answers = await _inspect(problem, [with_sizes(problem.source, sizes) for sizes in wanted])
     made = []
     for sizes, answer in zip(wanted, answers, strict=True):
@@ -45,16 +48,16 @@ async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> l
 async def other_sizes(problem: ProblemSpec) -> list[Resized]:
     """Return a smaller, an odd and a larger problem, in that order, without variants that the model rejects.
 
-    At first, all sizes scale together. If the model rejects the result, for example because a width must be a multiple
-    of the number of heads, only one size scales. Raises ``NoOtherSizes``.
+    At first, all sizes scale together. If the model rejects the result, only one size scales. For example, a width may
+    have to be a multiple of the number of heads. Raises ``NoOtherSizes``.
     """
     try:
         known = scalable(sizes_of(problem.source))
     except SyntaxError as error:
-        raise NoOtherSizes(f"cannot read its file: {error}") from None
+        raise NoOtherSizes(f"the problem's file has a syntax error: {error}") from None
     if not known:
         raise NoOtherSizes(
-            "its file contains no sizes: no integer above 1 at module level, in get_inputs or in get_init_inputs"
+            "the file contains no sizes: no integer above 1 at module level, in get_inputs or in get_init_inputs"
         )
     together = {
         label: {name: make(value, len(known)) for name, value in known.items()} for label, make in _KINDS.items()

@@ -1,9 +1,9 @@
-"""Find and replace the sizes in a problem file. Does not import torch.
+"""Find and replace the sizes in a problem file. This module does not import torch.
 
-A size is an integer of at least 2 in one of three places: a module-level constant (``ROWS = 1000``; ``M, K = 720,
-600``), an element of a module-level tuple or list (``SHAPE[0]``), or a literal inside ``get_inputs`` or
-``get_init_inputs``. Equal literals form one size, named by its value (``4096``), so that inputs and weights stay
-consistent. At module level, a product of integers (``N = 2048 * 2``) is one size as well.
+A size is an integer of at least 2. At module level, a size may be a constant (``ROWS = 1000``; ``M, K = 720, 600``) or
+an element of a tuple or list (``SHAPE[0]``). Inside ``get_inputs`` and ``get_init_inputs``, any literal may be a size.
+Equal literals form one size, named by its value (``4096``), so that inputs and weights stay consistent. At module
+level, a product of integers (``N = 2048 * 2``) is also one size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SMALLEST_SCALED = 16
 
 
 class SizeError(ValueError):
-    """These sizes cannot be set. The message lists the known sizes."""
+    """The problem does not have the requested sizes. The message lists the known sizes."""
 
 
 class _Place(Struct, frozen=True):
@@ -38,7 +38,7 @@ def sizes_of(source: str) -> dict[str, int]:
 
 
 def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
-    """Return the file with other sizes. All other bytes stay the same. Raises ``SizeError``."""
+    """Return the source with other sizes. All other bytes stay the same. Raises ``SizeError``."""
     found = _found(source)
     edits: list[tuple[_Place, int]] = []
     for name, value in sizes.items():
@@ -60,7 +60,7 @@ def parse_sizes(text: str) -> dict[str, int]:
         name, sign, value = (word.strip() for word in part.partition("="))
         digits = value.replace("_", "")
         if not name or not sign or not digits.isdecimal() or int(digits) < 1:
-            raise SizeError(f"{part.strip()!r}: a size is NAME=NUMBER, for example ROWS=1000,COLUMNS=512")
+            raise SizeError(f"{part.strip()!r} is not a size; write NAME=NUMBER, for example ROWS=1000,COLUMNS=512")
         sizes[name] = int(digits)
     return sizes
 
@@ -87,7 +87,9 @@ def larger(value: int, count: int) -> int:
 
 
 def odd(value: int, count: int) -> int:
-    """Return an odd number below ``value`` without factors 3, 5 and 7, which breaks common tile sizes."""
+    """Return an odd number below ``value`` without the factors 3, 5 and 7. Odd numbers are not multiples of common tile
+    sizes.
+    """
     wanted = max(3, int(value * 0.8 ** (1.0 / max(1, count))) | 1)
     while wanted > 11 and any(wanted % divisor == 0 for divisor in (3, 5, 7)):
         wanted -= 2
@@ -111,8 +113,8 @@ class _Number(Struct, frozen=True):
 
 
 def _found(source: str) -> dict[str, tuple[int, list[_Place]]]:
-    """Map each name to its value and every position. Names that are assigned twice are not constants, so they are
-    omitted.
+    """Map each name to its value and every position. The result omits names that the file assigns twice, because such
+    names are not constants.
     """
     tree = ast.parse(source)
     constants: dict[str, list[_Number]] = {}
@@ -152,7 +154,7 @@ def _assignments(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, _Numb
 
 
 def _literals(function: ast.FunctionDef) -> Iterator[_Number]:
-    """Yield the integers in the function's body. Skip negated integers and indices, because they are axes."""
+    """Yield the integers in the function's body. Skip negated integers and indices, because these are usually axes."""
     nodes = list(ast.walk(function))
     axes = {id(node.operand) for node in nodes if isinstance(node, ast.UnaryOp)}
     axes |= {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
@@ -164,7 +166,7 @@ def _literals(function: ast.FunctionDef) -> Iterator[_Number]:
 
 
 def _number(node: ast.expr, value: object) -> _Number | None:
-    """Return ``value`` at the node's place if it is a size on one line."""
+    """Return ``value`` with the node's position if ``value`` is a size on one line."""
     if type(value) is not int or value < 2 or node.lineno != node.end_lineno:
         return None
     assert node.end_col_offset is not None

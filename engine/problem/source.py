@@ -1,4 +1,4 @@
-"""Execute a problem file as a separate module. Does not import torch."""
+"""Execute a problem file as a separate module. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProblemModule:
         value = getattr(module, name, None)
         if not callable(value):
             raise ProblemFileError(
-                f"defines no `{name}`",
-                "a problem file defines `Model`, `get_inputs()` and `get_init_inputs()` (KernelBench's format)",
+                f"the file defines no `{name}`",
+                "define `Model`, `get_inputs()` and `get_init_inputs()` (KernelBench's format)",
             )
         return value  # type: ignore[no-any-return]

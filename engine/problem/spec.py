@@ -1,8 +1,9 @@
-"""A problem's specification: tensors, scalars, traced graph and minimum memory traffic. Does not import torch.
+"""A problem's specification: tensors, scalars, traced graph and minimum memory traffic. This module does not import
+torch.
 
 A problem is a PyTorch ``Model`` with ``get_inputs()`` and ``get_init_inputs()`` (KernelBench's format).
-``engine.problem.inspection`` derives a :class:`ProblemSpec` from its file. ``engine.problem.c_header`` turns the
-specification into the C header for kernels.
+``engine.problem.inspection`` derives a :class:`ProblemSpec` from the problem's file. ``engine.problem.c_header`` turns
+the specification into the C header for kernels.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ Role = Literal["input", "parameter", "buffer", "output"]
 Language = Literal["cpp", "cu", "py", "triton"]
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".cpp": "cpp", ".cu": "cu", ".py": "py"}
 LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python", "triton": "triton"}
-"""The names that a person reads and types, on screens, in options and in JSON that commands print. Sessions have the
-keys."""
+"""The names of languages on screens, in options and in the JSON that commands print. Sessions store the keys of this
+mapping.
+"""
 LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
-"""The names in sentences for language models."""
+"""The names of languages in sentences for language models."""
 MODULES: tuple[Language, ...] = ("py", "triton")
-"""Languages of kernels that are Python modules with a ``ModelNew``. The judge treats them alike."""
+"""Languages of kernels that are Python modules with a ``ModelNew``. The judge treats these languages alike."""
 DeviceKind = Literal["cpu", "cuda"]
 LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
 LANGUAGE_KEYS: dict[str, Language] = {name: language for language, name in LANGUAGE_NAMES.items()}
 LANGUAGES_OF_DEVICE: dict[DeviceKind, tuple[Language, ...]] = {"cpu": ("cpp", "py"), "cuda": ("cu", "triton", "py")}
-"""Languages that a device runs, its own first. Triton compiles for GPUs only."""
+"""Languages that a device runs, the device's own language first. Triton compiles for GPUs only."""
 _IMPORTS_TRITON = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)triton\b", re.MULTILINE)
 
 
@@ -51,7 +53,9 @@ def suffix_of(language: Language) -> str:
 
 
 def language_of_file(suffix: str, source: str) -> Language | None:
-    """Return the language of a kernel file, or None for an unknown suffix. A module that imports Triton is Triton."""
+    """Return the language of a kernel file, or None for an unknown suffix. The language of a module that imports Triton
+    is Triton.
+    """
     language = LANGUAGE_OF_SUFFIX.get(suffix)
     return "triton" if language == "py" and imports_triton(source) else language
 
@@ -95,12 +99,9 @@ class ScalarSpec(Struct, frozen=True, omit_defaults=True):
 class GraphNode(Struct, frozen=True, omit_defaults=True):
     """One node of the traced reference, in execution order (``make_fx`` over fake tensors).
 
-    ``op`` is one of:
-
-    - ``placeholder``: an input, parameter or buffer; ``target`` is the tensor's name in the specification
-    - ``call``: ``target`` is an ATen overload such as ``aten.mul.Tensor``
-    - ``getitem``: element ``args[1]`` of a call that returns several tensors
-    - ``output``: ``args`` holds the returned nodes
+    ``op`` is one of four kinds. A ``placeholder`` is an input, parameter or buffer; ``target`` is the tensor's name in
+    the specification. A ``call`` has an ATen overload such as ``aten.mul.Tensor`` as ``target``. A ``getitem`` is
+    element ``args[1]`` of a call that returns several tensors. An ``output`` has the returned nodes in ``args``.
 
     ``args`` and ``kwargs`` hold numbers, strings, None, lists, and {"ref": name} for the value of another node.
     """
@@ -115,15 +116,14 @@ class GraphNode(Struct, frozen=True, omit_defaults=True):
 
 
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
-    """One problem as the search, the proposers and the judge see it.
+    """One problem, as the search, the proposers and the judge use it.
 
-    - ``id``: unique in its session and safe as a file name
-    - ``source``: the whole reference file
-    - ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None
-    - ``sol_bytes``: minimum memory traffic; inputs, parameters and buffers read once, outputs written once
-    - ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None
-    - ``graph``: the reference as ATen operators, or None if tracing failed
-    - ``random``: whether the model draws random numbers; the judge then seeds model and kernel (modules only) alike
+    ``id``: a name that is unique in its session and safe as a file name. ``source``: the whole reference file.
+    ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None. ``sol_bytes``: the minimum
+    memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: operations
+    by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None. ``graph``: the reference as
+    ATen operators, or None if tracing failed. ``random``: whether the model draws random numbers. The judge then gives
+    model and Python kernel the same seed.
     """
 
     id: str
@@ -140,8 +140,8 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
 
     @property
     def languages(self) -> tuple[Language, ...]:
-        """Languages that a kernel for this problem can use. Empty if the problem's outputs are unknown or a dtype is
-        unsupported.
+        """Languages that a kernel for this problem can use. The result is empty if the problem's outputs are unknown or
+        a dtype is not supported.
         """
         if self.c_refusal is None:
             return ("cu", "cpp", "py", "triton")
@@ -149,10 +149,10 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
         return MODULES if known else ()
 
     def languages_on(self, device: DeviceKind, names: Sequence[str]) -> tuple[Language, ...]:
-        """Return the languages of the problem's kernels on ``device``, the language that the playbook writes first.
+        """Return the languages of the problem's kernels on ``device``. The playbook's language comes first.
 
         ``names``: the config's languages, by default the device's own. A problem that accepts no C kernels gets Python
-        kernels unless ``names`` has Triton.
+        kernels unless ``names`` contains Triton.
         """
         wanted = [LANGUAGE_KEYS[name] for name in names] or [LANGUAGE_OF_DEVICE[device]]
         accepted = [one for one in dict.fromkeys(wanted) if one in MODULES or self.c_refusal is None]

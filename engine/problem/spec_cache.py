@@ -1,7 +1,7 @@
 """Cache the specifications of inspected problems, so that a second run need not import torch.
 
-The key covers the source text, the problem's id, this package, Python and PyTorch. Sources that may depend on other
-files or modules are never cached. Losing the cache costs only seconds.
+The key covers the source text, the problem's id, this package, Python and PyTorch. The cache never stores a source that
+may depend on other files or modules. Losing the cache costs only seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SELF_CONTAINED = frozenset(
         *("numbers", "numpy", "operator", "torch", "typing"),
     )
 )
-"""Modules whose behavior depends only on the module's version."""
+"""Modules whose behavior depends only on their version."""
 _READS = frozenset(("open", "exec", "eval", "compile", "__import__", "__file__", "globals", "input"))
 _READS_OF = frozenset(("load", "fromfile", "hub", "utils", "genfromtxt", "loadtxt", "memmap"))
 """Attributes that may read files; ``torch.utils`` covers extensions and data sets."""
@@ -43,7 +43,9 @@ class SpecCache:
         self._directory = directory or cache_home() / "specs"
 
     def get(self, problem: str, path: str, source: str) -> ProblemSpec | None:
-        """Return the cached specification of this source, id and file name, with ``path`` filled in, or None."""
+        """Return the cached specification of this source, id and file name, or None. The specification contains
+        ``path``.
+        """
         # Deeply nested JSON raises RecursionError.
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             file = self._file(problem, path, source)

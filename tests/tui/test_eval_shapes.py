@@ -79,7 +79,7 @@ def test_a_killed_command_leaves_no_directory_behind(run: KernelTui, tmp_path: P
 def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
     refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", spec)
     assert refused.returncode == ExitCode.USAGE
-    assert f"--shapes '{spec}': a size is NAME=NUMBER" in refused.stderr
+    assert f"--shapes '{spec}' is not a size; write NAME=NUMBER" in refused.stderr
 
 
 def test_sizes_that_the_problem_does_not_have_are_refused_before_anything_is_judged(run: KernelTui) -> None:

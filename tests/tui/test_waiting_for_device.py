@@ -175,7 +175,10 @@ def test_a_judge_that_a_signal_has_stopped_is_named_and_the_search_goes_on_with_
         judge = next(one for one in engine.children() if "engine.evaluation.judge.start" in one.cmdline())
         judge.suspend()
         said = next(line for line in search.stdout if "waiting for the device" in line)
-        assert f"pid {judge.pid} (our own process, stopped by a signal; to resume it: kill -CONT {judge.pid}" in said
+        assert (
+            f"pid {judge.pid} (kernel-tui's own process, stopped by a signal; to resume it: kill -CONT {judge.pid}"
+            in said
+        )
         judge.resume()
         output, _ = search.communicate(timeout=100)
     assert search.returncode == ExitCode.OK and "best softmax" in output, output

@@ -24,14 +24,15 @@ class Built(Struct, frozen=True):
 class BuildCache:
     """Builds a :class:`KernelSource`, or finds an earlier build in ``directory``, which belongs to this host.
 
-    Several processes may share the directory. ``isolate``: execute ``.py`` kernels in a sandbox while they compile.
+    Several processes may share the directory. ``isolate``: whether to execute ``.py`` kernels in a sandbox while they
+    compile.
     """
 
     def __init__(self, directory: Path, isolate: bool) -> None:
         self.directory, self._isolate = directory, isolate
 
     def find(self, kernel: KernelSource) -> Built | None:
-        """Return an earlier build of the kernel, or None if there is none. Raises ``NoCompiler``."""
+        """Return an earlier build of the kernel, or None if the cache contains none. Raises ``NoCompiler``."""
         entry = (
             python_modules.entry(kernel.source, kernel.problem, kernel.kind, kernel.arch, self.directory)
             if kernel.language == "py"
@@ -61,9 +62,9 @@ class BuildCache:
 
 
 def first_error(report: BuildReport) -> str:
-    """Return the compiler's first error. Without one, return the last line, where the shell reports a compiler that did
-    not start.
+    """Return the compiler's first error. If no line contains an error, return the last line, where the shell reports a
+    compiler that did not start.
     """
     lines = [line.strip() for line in report.log.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or line.startswith("no function")]
-    return errors[0] if errors else lines[-1] if lines else "the compiler failed without output; run kernel-tui doctor"
+    return errors[0] if errors else lines[-1] if lines else "the compiler failed silently; run kernel-tui doctor"

@@ -15,9 +15,9 @@ from engine.session.records.verdict import BuildReport, Stage
 _BUILD = POLICY.build
 
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
-"""Returns a context manager. It waits until no kernel is being timed on the compilers' cores.
+"""Returns a context manager that waits until no judge is timing a kernel on the compilers' cores.
 
-While the context is open, timing on these cores is blocked, for at most the given number of seconds.
+While the context is open, it blocks timing on these cores for at most the given number of seconds.
 """
 
 
@@ -38,7 +38,7 @@ class Builder:
             self._begun[kernel] = asyncio.create_task(self._build(kernel, lambda stage: None))
 
     async def build(self, kernel: KernelSource, on_stage: Callable[[Stage], None] = lambda stage: None) -> BuildReport:
-        """Return the compiler's report. Cancelling kills the compiler.
+        """Build a kernel, and return the compiler's report. Cancelling kills the compiler.
 
         Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
         """
@@ -49,7 +49,7 @@ class Builder:
         return await begun
 
     async def built(self, kernel: KernelSource) -> Path | None:
-        """Return the built kernel, usually from the cache; None if it does not build. Raises as :meth:`build`."""
+        """Return the built kernel, usually from the cache, or None if the build fails. Raises as :meth:`build`."""
         found = self._cache.find(kernel) or await self._cache.build(kernel)
         return found.library
 

@@ -1,9 +1,10 @@
 """Hash the machine code in a kernel's library, so that a changed comment in the source does not change the hash.
 
 The hash covers the sections that a loader maps (instructions, constants, initial data), except notes and unwind tables.
-For CUDA, it covers the same sections of the device code, which nvcc embeds as uncompressed ELF files.
+For CUDA, the hash also covers these sections of the device code, which nvcc embeds as uncompressed ELF files.
 
-Two libraries with the same hash behave identically. The reverse need not hold, because the hash covers function names.
+Two libraries with the same hash behave identically. Libraries with different hashes may also behave identically,
+because the hash covers function names.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DEVICE_SECTIONS = (".text", ".nv.constant", ".nv.info", ".nv.shared", ".nv.glob
 
 
 def code_hash(library: Path) -> str:
-    """Return the hash, or "" if the builder cannot have produced the file."""
+    """Return the hash of the library's code, or "" if the builder cannot have produced the file."""
     digest = hashlib.sha256()
     try:
         for section in elf.sections(library.read_bytes()):
@@ -37,7 +38,7 @@ def code_hash(library: Path) -> str:
 
 
 def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
-    """Add the device code of ``fatbin``. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
+    """Add the device code in ``fatbin``. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
     found = 0
     for code in elf.device_code(fatbin):
         for section in elf.sections(code):
@@ -45,7 +46,7 @@ def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
                 _add(digest, section)
                 found += 1
     if not found:
-        raise ValueError("found no readable device code")
+        raise ValueError("the library contains no readable device code")
 
 
 def _add(digest: hashlib._Hash, section: elf.Section) -> None:

@@ -1,4 +1,4 @@
-"""Compile one kernel into a shared library, without using the device, and cache it by content.
+"""Compile one kernel into a shared library, without using the device, and cache the library by content.
 
 A ``.cpp`` kernel targets this machine's processor; a ``.cu`` kernel targets a single real architecture. The compiler
 includes the derived header but no PyTorch headers, so a build takes well under a second.
@@ -34,8 +34,8 @@ from engine.system.tool_paths import find_cpp_compiler, find_nvcc
 
 _CONFINED = Path(__file__).parent.parent / "sandbox" / "inside" / "confinement" / "confined.py"
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
-"""Environment variables that compilers need. Other variables are removed, because a kernel's source could print them to
-the log.
+"""Environment variables that compilers need. The builder removes all other variables, because a kernel's source could
+print them to the log.
 """
 _BUILD = POLICY.build
 
@@ -60,7 +60,7 @@ def compiler_of(language: Language) -> str:
 
 
 def default_cache() -> Path:
-    """Return the build directory that all sessions share: ``$XDG_CACHE_HOME/kernel-tui/builds``."""
+    """Return the build directory that all sessions share, which is ``$XDG_CACHE_HOME/kernel-tui/builds``."""
     return cache_home() / "builds"
 
 
@@ -80,7 +80,8 @@ def command_line(
 ) -> list[str]:
     """Return the complete compiler command.
 
-    ``arch``: an ``sm_..`` name for CUDA, ignored for C++. ``flags``: a replacement for the language's flags.
+    ``arch``: a CUDA architecture such as ``sm_90a``; ignored for C++. ``flags``: a replacement for the language's
+    flags.
     """
     options = list(flags_of(language) if flags is None else flags)
     if language == "cu":
@@ -114,7 +115,7 @@ async def build(
 class CacheEntry:
     """One kernel in the cache ``directory``: a folder with the built file ``product`` and the build report.
 
-    ``material``: everything that the product depends on.
+    ``material``: all inputs that determine the product.
     """
 
     def __init__(self, directory: Path, product: str, *material: str) -> None:
@@ -134,7 +135,9 @@ class CacheEntry:
         return None
 
     async def make(self, fill: Callable[[Path], Awaitable[BuildReport]]) -> tuple[Path | None, BuildReport]:
-        """Return the product, or None if its build failed. ``fill`` builds a missing product in its folder argument."""
+        """Return the product, or None if its build failed. If the product is missing, ``fill`` builds it in the folder
+        that it receives.
+        """
         if (found := self.find()) is not None:
             return found
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -211,7 +214,7 @@ def _signature(header: str, function: str) -> str:
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
     """Run a compiler or a disassembler in ``work`` with limits on time, memory, file sizes and visible files.
 
-    Returns its exit code and its output.
+    Returns the command's exit code and output.
     """
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment |= {"TMPDIR": str(work), "LC_ALL": "C"}
@@ -245,7 +248,9 @@ def _resources(log: str) -> tuple[int | None, int | None, int | None]:
 
 
 def trimmed(log: str) -> str:
-    """Shorten ``log``. Keep the start, which contains the first errors, and the end, which contains the outcome."""
+    """Shorten ``log``. Keep the start of a log, which contains the first errors, and the end, which contains the
+    outcome.
+    """
     log = log.strip()
     if len(log) <= _BUILD.log_chars:
         return log
@@ -262,7 +267,7 @@ def _version(compiler: str) -> str:
 
 @cache
 def host_isa() -> str:
-    """Return the processor's features, because ``-march=native`` depends on the machine."""
+    """Return the processor's features, which determine the code that ``-march=native`` produces."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

@@ -1,8 +1,8 @@
 """Count the instructions of a built kernel by kind, from its machine code.
 
-The counts are static: an instruction in a loop counts once. They show which loads are wide, whether the kernel uses
-tensor cores and asynchronous copies, and which functions of the math library it calls. Counting needs no device and no
-special rights, only nvdisasm (``.cu``) or objdump (``.cpp``).
+The counts are static: an instruction in a loop counts once. The counts show which loads are wide, whether the kernel
+uses tensor cores or asynchronous copies, and which math functions it calls. Counting needs no device and no special
+rights, only nvdisasm (``.cu``) or objdump (``.cpp``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.problem.spec import Language
 from engine.system.tool_paths import NoTool, find_cuda_tool
 
 Run = Callable[[list[str], Path], Awaitable[tuple[int, str]]]
-"""Runs a command in a directory. Returns its exit code and its output."""
+"""Runs a command in a directory. Returns the command's exit code and output."""
 
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 _SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -42,21 +42,21 @@ _SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 _WIDTH = re.compile(r"\.(64|128|256)\b")
 _WIDE = {"global loads", "global stores"}
-"""Kinds whose width in bits matters."""
+"""Instruction kinds whose width in bits matters."""
 
 _X86 = re.compile(r"^\s*[0-9a-f]+:\t(?:lock )?(\S+)\s*(.*)$", re.MULTILINE)
 _FLOAT = re.compile(r"v?(?:add|sub|mul|div|max|min|sqrt|f?n?m(?:add|sub)\d*)(p[sd]|s[sd])$")
 _VECTORS = {"zmm": "512-bit", "ymm": "256-bit", "xmm": "128-bit"}
 _CALL = re.compile(r"<(\w+)(?:@[\w.]+)*@plt>")
 _MOST_CALLED = 3
-"""Number of called functions to name."""
+"""Maximum number of called functions to list."""
 
 
 async def instruction_counts(library: Path, language: Language, run: Run) -> dict[str, int]:
     """Return the instructions of ``library`` by kind, without kinds that do not occur.
 
-    For CUDA, these are the instructions of its largest kernel; for C++, those of the whole library. Returns {} without
-    the disassembler, or if it fails.
+    For CUDA, the counts cover the library's largest kernel; for C++, the whole library. Returns {} if the disassembler
+    is missing or fails.
     """
     try:
         if language == "cu":

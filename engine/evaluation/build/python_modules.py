@@ -1,7 +1,7 @@
 """Build ``.py`` kernels: execute the module, which compiles its extensions, in a process without network or user files.
 
-The cache layout matches that of compiled languages, except that ``kernel.py`` and ``extensions/`` replace the library.
-A module that compiles nothing needs no process.
+The cache has the same layout as for compiled languages, but ``kernel.py`` and ``extensions/`` replace the library. For
+a module that compiles nothing, the builder starts no process.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TORCH_COMPILE = re.compile(r"\btorch\.compile\b")
 def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
     """Return whether a module starts compilers at its first call, as Triton and ``torch.compile`` do.
 
-    The runner must permit such compilers. Triton does not run on a CPU, and ``torch.compile`` counts only if
-    ``libraries`` is set.
+    The runner must permit the compilers of such a module. Triton does not run on a CPU, and ``torch.compile`` counts
+    only if ``libraries`` is true.
     """
     compiles_when_called = imports_triton(source) or _TORCH_COMPILE.search(source) is not None
     return (kind == "cuda" or libraries) and compiles_when_called
@@ -94,7 +94,7 @@ async def _execute(source: str, problem_source: str, kind: str, arch: str, work:
             command, work, environment, limit_s=_BUILD.module_s, most_bytes=_BUILD.output_bytes
         )
     except Overrun as overrun:
-        return f"the builder stopped the compilation, because it {overrun}"
+        return f"the builder stopped the module, because it {overrun}"
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         problem.unlink()

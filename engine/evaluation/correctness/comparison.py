@@ -1,4 +1,4 @@
-"""Compare outputs with the reference's, independently of their scale, and describe a mismatch.
+"""Compare outputs with the reference's outputs, independently of their scale, and describe a mismatch.
 
 A floating-point element passes if ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
 tolerance, this criterion rejects zeros, means and copies at every scale of the data. Integers and booleans must be
@@ -17,15 +17,16 @@ from msgspec.structs import replace
 from engine.evaluation.correctness.native import largest_errors
 
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""Elements to compare at a time; on a CPU, this many fit in the caches."""
+"""Number of elements to compare at a time; on a CPU, this many fit in the caches."""
 _SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
 
 
 class Comparison(Struct, frozen=True):
     """A comparison's result.
 
-    ``problem``: a description of the mismatch, or None if all elements passed. Errors are maxima; the second error is
-    relative to rms + magnitude. ``finite``: whether all compared elements of the reference are finite.
+    ``problem``: a description of the mismatch, or None if all elements passed. Both errors are maxima over all
+    elements; the second error is relative to rms + magnitude. ``finite``: whether all compared elements of the
+    reference are finite.
     """
 
     problem: str | None
@@ -55,7 +56,7 @@ def compare(
     tolerance: float | Tolerances,
     names: Sequence[str] = (),
 ) -> Comparison:
-    """Compare all outputs with the reference's, in order. ``names``: the outputs' names for messages."""
+    """Compare all outputs with the reference's outputs, in order. ``names``: the names of the outputs in messages."""
     tolerances = tolerance if isinstance(tolerance, Tolerances) else Tolerances(tolerance, tolerance)
     names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
     worst_abs, worst_rel, finite = 0.0, 0.0, True
@@ -69,7 +70,9 @@ def compare(
 
 
 def passes(out: torch.Tensor, want: torch.Tensor, tolerances: Tolerances) -> bool:
-    """Return whether one output is correct. Faster than :func:`compare`, which describes the mismatch."""
+    """Return whether one output is correct. This function is faster than :func:`compare`, which also describes the
+    mismatch.
+    """
     found = compare([out], [want], math.inf)
     return found.problem is None and found.max_rel_error <= tolerances.of(out.dtype)
 
@@ -112,13 +115,13 @@ def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
     shown = (
         f"{bool(got) if got < 2 else f'byte {got}'}, expected {bool(goal)}" if boolean else f"{got}, expected {goal}"
     )
-    text = f"{different:,} of {out.numel():,} elements differ; first at {where}: {shown}"
+    text = f"{different:,} of {out.numel():,} elements differ; the first is at {where}: {shown}"
     error = float((out.double() - want.double()).abs().max())
     return Comparison(text, error, error / max(abs(float(want.double().abs().max())), 1.0))
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all elements are finite. Their sum decides in one fast pass, unless it overflows."""
+    """Return whether all elements are finite. Usually, the sum of the elements decides in one fast pass."""
     if tensor.is_floating_point() and math.isfinite(float(tensor.sum(dtype=_WIDE.get(tensor.dtype)))):
         return True
     return bool(torch.isfinite(tensor).all())
@@ -136,7 +139,9 @@ def root_mean_square(want: torch.Tensor) -> float:
 
 
 def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple[float, float]:
-    """Return the largest errors: absolute, and relative to ``|want| + floor``. Non-finite elements give infinity."""
+    """Return the largest absolute error and the largest error relative to ``|want| + floor``. If an element is not
+    finite, both errors are infinite.
+    """
     worst_abs, worst_rel = 0.0, 0.0
     chunk = CHUNK[out.device.type]
     for part, goal in zip(out.reshape(-1).split(chunk), want.reshape(-1).split(chunk), strict=True):
@@ -149,7 +154,7 @@ def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tupl
 
 
 def _compare_with_infinities(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
-    """Compare with a non-finite reference: non-finite elements must match, and finite elements pass as usual."""
+    """Compare with a reference that contains infinities or NaNs, which must match; finite elements pass as usual."""
     finite = torch.isfinite(want)
     if bool(finite.all()):  # the squares overflow even if the mean does not
         size = want.abs().max()
@@ -171,14 +176,14 @@ def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: floa
     bad = ~(relative <= tolerance)
     places = bad.reshape(-1).nonzero()
     if places.numel() == 0:  # Another process changed the output after the comparison.
-        return Comparison("changed during the comparison", math.inf, math.inf)
+        return Comparison("another process changed the output during the comparison", math.inf, math.inf)
     first = int(places[0])
     got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
     share = int(bad.sum()) / out.numel()
-    text = f"{share:.1%} of elements differ by more than {tolerance:g}; first at {_index(first, out.shape)}: {got:.6g}"
-    text += f", expected {goal:.6g}"
+    text = f"{share:.1%} of elements differ by more than {tolerance:g}; "
+    text += f"the first is at {_index(first, out.shape)}: {got:.6g}, expected {goal:.6g}"
     if broken:
-        text += f"; {broken:,} are not finite"
+        text += f"; non-finite elements: {broken:,}"
     return Comparison(text, float(error.max()), float(relative.max()))
 
 

@@ -1,7 +1,7 @@
 """Select inputs on which a comparison with eager is meaningful.
 
-On such inputs, eager must be as accurate, and the model as well conditioned, as on the problem's own inputs. Otherwise,
-the comparison would reject an accurate kernel that merely rounds differently.
+On selected inputs, eager must be as accurate, and the model as well conditioned, as on the problem's own inputs.
+Otherwise, the comparison would reject an accurate kernel that merely rounds differently.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 def result_of(run: Callable[[], T]) -> T | None:
-    """Return the result of ``run``, or None if the model rejects the inputs or does not support fp64.
+    """Return the result of ``run``, or None if the model rejects the inputs or lacks fp64 support.
 
-    Out-of-memory errors propagate, because they are not the model's fault.
+    Out-of-memory errors propagate, because the model did not cause them.
     """
     try:
         return run()
@@ -39,7 +39,7 @@ def result_of(run: Callable[[], T]) -> T | None:
 
 
 class Conditioning:
-    """Eager's errors on ``drawn`` inputs, which set the standard for other inputs.
+    """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
 
     ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None. Raises
     whatever the model raises.
@@ -66,8 +66,8 @@ class Conditioning:
     def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, torch.dtype]]:
         """Return the errors of all outputs, with the outputs' dtypes.
 
-        One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. TF32 is
-        off, because its errors are not a property of the inputs.
+        One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. The runs
+        do not use TF32, because TF32's errors are not a property of the inputs.
         """
         is_coarse = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
         steps = self._policy.steps_bf16 if is_coarse else self._policy.steps
@@ -88,7 +88,9 @@ class Conditioning:
 def nearby(
     inputs: Sequence[torch.Tensor], orders: Sequence[Order | Structure | None], policy: CorrectnessPolicy
 ) -> list[torch.Tensor]:
-    """Return inputs that differ at random by a few rounding steps. Integers and discrete inputs stay as they are."""
+    """Return copies of ``inputs`` with random changes of a few rounding steps. Integers and discrete inputs stay
+    unchanged.
+    """
 
     def near(tensor: torch.Tensor, order: Order | Structure | None) -> torch.Tensor:
         if isinstance(order, Structure) and order.discrete:
@@ -99,7 +101,7 @@ def nearby(
 
 
 def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:
-    """Return a copy of ``tensor`` in which a random half of the elements is reduced by ``steps`` rounding steps of the
+    """Return a copy of ``tensor`` with a random half of the elements reduced by ``steps`` rounding steps of the
     dtype.
     """
     if not tensor.is_floating_point() or not tensor.numel():
@@ -114,7 +116,7 @@ def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:
 
 
 def _largest_error(out: torch.Tensor, want: torch.Tensor) -> float:
-    """Return the largest error, on the scale of the tolerance; for integers, the share of elements that differ."""
+    """Return the largest error on the scale of the tolerance or, for integers, the share of elements that differ."""
     if not out.is_floating_point():
         return int(torch.count_nonzero(out != want)) / max(int(out.numel()), 1)
     wide = torch.promote_types(out.dtype, torch.float32)

@@ -1,13 +1,14 @@
 """Accept outputs at least as accurate as eager's, measured against an fp64 run of the model.
 
-Eager has rounding errors too. It rounds to fp16 or bf16 after each operator and, on a GPU, rounds the operands of
-convolutions to TF32; cancellation amplifies these errors. A kernel that rounds less often, or at other steps, may
-differ from eager by more than the tolerance. In that case, the judge compares the outputs with an fp64 run of the
+Eager has rounding errors too. Eager rounds to fp16 or bf16 after each operator and, on a GPU, rounds the operands of
+convolutions to TF32. Cancellation amplifies these errors. A kernel that rounds less often, or at other steps, may
+differ from eager by more than the tolerance. For such a kernel, the judge compares the outputs with an fp64 run of the
 model.
 
-An element may also be ill-conditioned: a rounding step of an input changes it by more than the tolerance. An example is
-a softmax with many large scores, the two largest of which are nearly equal. Transformed inputs have such elements at
-random. The judge then compares the element's error with eager's errors on inputs that are rounding steps away.
+An element may also be ill-conditioned: a single rounding step of an input changes the element by more than the
+tolerance. An example is a softmax with many large scores, the two largest of which are nearly equal. Transformed inputs
+produce ill-conditioned elements at random. The judge compares the errors of such elements with eager's errors on inputs
+a few rounding steps away.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.problem.model import named_weights
 
 _COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
-"""Outputs in all other dtypes must equal eager's."""
+"""Dtypes for which the fp64 run decides. Outputs in all other dtypes must equal eager's outputs."""
 
 
 class ExactOutputs(Struct, frozen=True):
-    """The model's fp64 outputs for a call's inputs, and the values behind any output that contains indices.
+    """The model's fp64 outputs for a call's inputs, and the values to which any output indices refer.
 
-    ``policy``: the limits on a kernel's errors relative to these outputs. ``nearby``: runs eager on inputs that differ
-    randomly from the call's inputs by a few rounding steps; returns None if that is not possible.
+    ``policy``: the limits on a kernel's errors relative to these outputs. ``nearby``: runs eager on inputs a few random
+    rounding steps away, or returns None if eager fails.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -47,7 +48,7 @@ class ExactOutputs(Struct, frozen=True):
 
 
 Exact = Callable[[], ExactOutputs | None]
-"""Runs the model in fp64; returns None if it does not support fp64."""
+"""Runs the model in fp64; returns None if the model does not support fp64."""
 
 
 def run_in(
@@ -57,12 +58,14 @@ def run_in(
     weights: Sequence[torch.Tensor],
     mutated: Sequence[bool] = (),
 ) -> list[torch.Tensor]:
-    """Run a copy of the model in ``dtype`` (None: its own), without TF32. Inputs and weights stay unchanged.
+    """Run a copy of the model in ``dtype`` (None: the model's own dtype), without TF32. Inputs and weights stay
+    unchanged.
 
-    ``mutated``: for each input and weight, whether to append to the outputs what the model writes into it.
+    ``mutated``: for each input and weight, whether the model writes the tensor. The written tensors follow the outputs
+    in the result.
 
-    If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises; some models
-    do not support fp64.
+    If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises, for example
+    because the model does not support fp64.
     """
     twin = copy.copy(reference)
     twin.model = copy.deepcopy(twin.model)
@@ -85,7 +88,7 @@ def run_in(
 
 @contextlib.contextmanager
 def without_tf32() -> Iterator[None]:
-    """Compute fp32 matrix products and convolutions in fp32."""
+    """Disable TF32 for matrix products and convolutions inside the context."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     products.allow_tf32 = convolutions.allow_tf32 = False
@@ -102,7 +105,7 @@ def compare_in_double(
 
     Returns None if an output is wrong or the model does not run in fp64.
 
-    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's
+    An output is correct if it is within the tolerance of eager's output, as accurate as eager's output
     (:class:`_Suspect`), or contains indices of equal values.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
@@ -128,7 +131,7 @@ def compare_in_double(
 
 
 def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
-    """Return whether all suspects are accurate, if necessary after eager has run on nearby inputs."""
+    """Return whether all suspect outputs are accurate. If necessary, run eager on nearby inputs first."""
     runs = 0
     while not all(suspect.is_right() for suspect in suspects.values()):
         if runs == right.policy.nearby or (runs == 2 and any(suspect.is_hopeless() for suspect in suspects.values())):
@@ -143,15 +146,15 @@ def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
 
 
 class _Suspect:
-    """An output that is not within the tolerance of ``eager``, with the errors that its elements may have.
+    """An output that is not within the tolerance of ``eager``, with limits on the errors of its elements.
 
-    An element within the tolerance of eager's element passes. Otherwise, its error against fp64 may not exceed the
-    largest of three limits: the tolerance, a multiple of eager's error at that element, and eager's largest error. The
-    mean error must be close to eager's mean error. If eager or fp64 overflows, the element must equal eager's or fp64's
-    element, or be within the tolerance of fp64.
+    An element within the tolerance of eager's element passes. For any other element, the error against fp64 may not
+    exceed the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and
+    eager's largest error. The mean error must be close to eager's mean error. If eager or fp64 overflows, the element
+    must equal eager's or fp64's element, or be within the tolerance of fp64.
 
-    At an ill-conditioned element, eager's error depends on chance. There, the error may also be as large as eager's
-    error on nearby inputs.
+    At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
+    large as eager's error on nearby inputs.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class _Suspect:
         self._same = _relative(mine - theirs, self._size) <= tolerance
         self._same |= _same(mine, theirs) | _same(mine, rounded)
         self._nearby = torch.zeros_like(self._own)
-        """The largest error so far of eager on nearby inputs."""
+        """Eager's largest errors so far on nearby inputs."""
 
     def is_right(self) -> bool:
         """Return whether the errors of all elements, and their mean, are small enough."""
@@ -187,17 +190,17 @@ class _Suspect:
         return float(self._own[finite].mean()) <= max(usual, policy.harmless * self._tolerance)
 
     def is_hopeless(self) -> bool:
-        """Return whether more runs on nearby inputs would not explain the errors."""
+        """Return whether the errors are too large for more runs on nearby inputs to explain."""
         reached = torch.maximum(self._eagers, self._nearby).clamp(min=torch.finfo(torch.float32).eps)
         return bool((self._finite & ~self._same & (self._own > self._policy.hopeless * reached)).any())
 
     def compare_nearby(self, output: torch.Tensor) -> None:
-        """Take eager's output on nearby inputs into account."""
+        """Raise the limits if eager's error on nearby inputs is larger than before."""
         error = _relative(output.reshape(self._right.shape).double() - self._right, self._size)
         self._nearby = torch.maximum(self._nearby, error.nan_to_num(0.0, 0.0, 0.0))
 
     def errors(self) -> tuple[float, float]:
-        """Return the largest errors against fp64: absolute, and relative to rms + magnitude."""
+        """Return the largest absolute error against fp64, and the largest error relative to rms + magnitude."""
         if not bool(self._finite.any()):
             return 0.0, 0.0
         return float((self._own * self._size)[self._finite].max()), float(self._own[self._finite].max())

@@ -1,7 +1,7 @@
 """Judge a kernel by KernelBench's own rules (``kernelbench_rules.py``).
 
 The judge evaluates these rules in the kernel's own runner, after the strict checks have passed or failed. This second
-verdict therefore cannot change the first, and the kernel learns nothing useful from it.
+verdict therefore cannot change the first verdict, and the kernel cannot exploit the extra calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.evaluation.timing.statistics import Pairs
 from engine.session.records.verdict import KernelBenchVerdict
 
 _FAILS_THEIRS = ("crashed", "launch_failed", "wrong_output")
-"""Runner endings that would raise an exception in KernelBench's evaluator, or crash it."""
+"""Failures that would raise an exception in KernelBench's evaluator, or crash the evaluator."""
 _CASTS = "the rules cast integers to floating point,"
 _wrong, _not_judged = partial(KernelBenchVerdict, "wrong"), partial(KernelBenchVerdict, "not judged")
 _not_applicable = partial(KernelBenchVerdict, "not applicable")
@@ -39,12 +39,12 @@ class _Trial(NamedTuple):
 
 
 class KernelBenchTrials:
-    """The trials of one problem, drawn on first use and kept while memory allows."""
+    """The KernelBench trials of one problem, drawn on first use and kept while memory allows."""
 
     def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
         self.problem = problem
         self.precision = rules.precision_of(problem.spec) or torch.float32
-        """The precision that the rules prescribe; meaningful only if the rules apply."""
+        """The precision to which the rules cast; meaningful only if the rules apply."""
         self._seeds = [problem.fresh_seed() for _ in range(rules.TRIALS)]
         if eager_ms:
             del self._seeds[max(1, int(1e3 * problem.policy.correctness.kernelbench_reference_s / eager_ms)) :]
@@ -80,10 +80,10 @@ class KernelBenchTrials:
 
 
 class SecondOpinion:
-    """KernelBench's ``verdict`` on one kernel; None if the kernel could not be loaded.
+    """KernelBench's ``verdict`` on one kernel, or None if the kernel does not load.
 
-    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the part of
-    that time in which the kernel ran.
+    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the time in
+    which the kernel ran.
     """
 
     def __init__(self, trials: KernelBenchTrials, module: bool) -> None:
@@ -95,8 +95,7 @@ class SecondOpinion:
     def before_the_end_of(self, runner: Runner, calls: Callable[[], int]) -> Iterator[None]:
         """Judge by KernelBench's rules after the ``with`` block has finished with the runner or rejected the kernel.
 
-        ``calls``: returns the number of calls made until now. A crash at the first call would also occur in
-        KernelBench.
+        ``calls``: returns the number of calls so far. A crash at the first call would also occur in KernelBench.
         """
         try:
             yield
@@ -108,7 +107,7 @@ class SecondOpinion:
                 self._ask(runner)
             elif ended.end in ("crashed", "timeout", "memory", "forbidden"):
                 at_once = ended.end == "crashed" and calls() <= 1
-                self.verdict = _wrong(str(ended)) if at_once else _not_judged(f"its process had already ended: {ended}")
+                self.verdict = _wrong(str(ended)) if at_once else _not_judged(f"the process had already ended: {ended}")
             raise
         self._ask(runner)
 
@@ -153,8 +152,9 @@ class SecondOpinion:
             spent_s += time.perf_counter() - started
             if spent_s > problem.policy.correctness.kernelbench_s:
                 break
-        short = f" of {rules.TRIALS}, stopped at the time limit" if tried < rules.TRIALS else ""
-        return KernelBenchVerdict("correct", f"{tried} trials{short}, atol = rtol = {tolerance:g}")
+        passed = f"{tried} of {rules.TRIALS} trials passed before the time limit"
+        passed = passed if tried < rules.TRIALS else f"{tried} trials passed"
+        return KernelBenchVerdict("correct", f"{passed}, atol = rtol = {tolerance:g}")
 
 
 def with_speedup(verdict: KernelBenchVerdict | None, pairs: Pairs) -> KernelBenchVerdict | None:

@@ -4,15 +4,15 @@ Sources: ``eval_kernel_against_ref``, ``run_and_check_correctness``, ``get_toler
 ``_process_input_tensor`` of ``src/kernelbench/eval.py``; ``src/kernelbench/timing.py``;
 ``scripts/eval_from_generations.py``; all as of 2026-03 (commit 423217d).
 
-- Five trials use inputs as ``get_inputs()`` draws them and the model's initial weights.
-- The reference runs first, and the kernel then gets the same tensors. Reference and kernel keep their own weights and
-  buffers across trials.
-- All input tensors, including integers and booleans, and the model are cast to one precision. KernelBench's default is
-  fp32; these rules use the precision of the problem's own tensors.
-- The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
-  rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs.
-- Any exception makes the kernel incorrect.
-- Speedup is the reference's mean time divided by the kernel's mean time.
+Five trials use the inputs that ``get_inputs()`` draws, and the model's initial weights. The reference runs first, and
+the kernel then receives the same tensors. Reference and kernel keep their own weights and buffers across trials.
+
+The rules cast the model and all input tensors, including integers and booleans, to one precision. KernelBench's default
+is fp32; these rules use the precision of the problem's own tensors.
+
+The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
+rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs. Any exception
+makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean time.
 
 KernelBench derives its seeds from 42, so a kernel could know the inputs. These rules work with any seeds.
 """
@@ -32,7 +32,7 @@ _PRECISIONS = {torch.float32, torch.float16, torch.bfloat16}
 
 
 def precision_of(problem: ProblemSpec) -> torch.dtype | None:
-    """Return the precision to which the rules cast, or None if the problem's tensors have mixed or unsupported
+    """Return the precision to which the rules cast tensors, or None if the problem's tensors have mixed or unsupported
     precisions.
     """
     held = [getattr(torch, tensor.dtype) for tensor in (*problem.inputs, *problem.weights)]
@@ -46,13 +46,13 @@ def tolerance_of(precision: torch.dtype) -> float:
 
 
 def not_applicable(problem: ProblemSpec, module: bool) -> str:
-    """Return why the rules do not apply to a kernel, or "" if they do. ``module``: whether the kernel is a
+    """Return why the rules do not apply to a kernel, or "" if they apply. ``module``: whether the kernel is a
     ``ModelNew``.
     """
     if len(problem.outputs) != 1:
         return f"the rules compare one output, but the model returns {len(problem.outputs)}"
     if any(tensor.mutated for tensor in problem.inputs):
-        return "the model writes its input, and the rules pass the changed input on to the kernel"
+        return "the model writes its input, and the rules give the changed input to the kernel"
     if problem.random:
         return "the model draws random numbers, and the rules do not give the reference and the kernel the same seed"
     if precision_of(problem) is None:
@@ -64,7 +64,7 @@ def not_applicable(problem: ProblemSpec, module: bool) -> str:
 
 
 def casts_integers(problem: ProblemSpec) -> bool:
-    """Return whether the rules cast inputs that are not floating-point. Exported kernels cast them back."""
+    """Return whether the rules cast inputs that are not floating-point. Exported kernels cast such inputs back."""
     return any(not getattr(torch, tensor.dtype).is_floating_point for tensor in problem.inputs)
 
 
@@ -80,10 +80,10 @@ def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str
     if bool(expected.isnan().any()):
         return "the reference's output contains NaN, which never matches"
     worst = max(float((want.double() - got.double()).abs().max()) for want, got in parts)
-    return f"not within atol = rtol = {tolerance:g}; the largest difference is {worst:.3g}"
+    return f"the output is not within atol = rtol = {tolerance:g}; the largest difference is {worst:.3g}"
 
 
 def speedup(reference_ms: Sequence[float], kernel_ms: Sequence[float]) -> float | None:
-    """Return the reference's mean time divided by the kernel's, or None without times."""
+    """Return the reference's mean time divided by the kernel's mean time, or None without times."""
     total_ms = sum(kernel_ms)
     return sum(reference_ms) / len(reference_ms) / (total_ms / len(kernel_ms)) if total_ms else None

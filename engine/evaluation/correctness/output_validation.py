@@ -1,7 +1,7 @@
 """Validate a kernel's outputs and the memory around them.
 
 The judge calls these checks after every trial, timed pair and batch; ``comparison.py`` compares the values. If
-possible, the checks name the exploit or mistake behind a wrong output.
+possible, the checks name the exploit or mistake that caused a wrong output.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def check_writes(slot: Slot) -> None:
 
 
 class Answers:
-    """One kernel's outputs. ``errors``: the largest absolute and relative errors yet; None before the first comparison.
+    """One kernel's outputs. ``errors``: the largest absolute and relative errors so far, or None before the first
+    comparison.
 
-    ``nearer``: the number of outputs that differ too much from eager's but are close enough to fp64.
+    ``nearer``: the number of outputs that are too far from eager's outputs but close enough to fp64.
     """
 
     def __init__(self, tolerances: comparison.Tolerances) -> None:
@@ -48,10 +49,11 @@ class Answers:
         *,
         as_drawn: bool = True,
     ) -> None:
-        """Raise ``Rejected`` with the pattern if the slot's results differ from ``expected``.
+        """Raise ``Rejected`` with the failure pattern if the slot's results differ from ``expected``.
 
-        ``poison``: which of the two poison patterns filled the outputs before the call. ``exact``: returns fp64
-        outputs; called only after a mismatch. ``as_drawn``: whether the inputs are the problem's own.
+        ``poison``: the number of the poison pattern that filled the outputs before the call. ``exact``: returns fp64
+        outputs; called only after a mismatch. ``as_drawn``: whether the inputs are drawn inputs without a
+        transformation.
         """
         worst_abs, worst_rel = self.errors or (0.0, 0.0)
         count = problem.result_count

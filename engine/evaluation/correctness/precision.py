@@ -1,9 +1,9 @@
 """Classify a kernel's precision by its error against fp64, relative to eager's error.
 
-The module examines the outputs of timed calls after all calls have finished, so a kernel cannot recognize measured
+The module examines outputs of timed calls after all calls have finished, so a kernel cannot recognize the measured
 calls. For each measured call, the model runs in fp64, in fp32 without TF32, and in fp32 on operands rounded to TF32.
 The threshold for fp32 lies between the errors of the two fp32 runs. A sequential sum in fp32 passes; products in TF32,
-fp16 or bf16 do not. Inputs with mean zero show the difference best, because large sums would hide the errors in single
+fp16 or bf16 fail. Inputs with mean zero reveal precision best, because large sums would hide the errors in single
 terms.
 """
 
@@ -27,7 +27,7 @@ from engine.problem.spec import ProblemSpec
 from engine.session.records.verdict import precision_in_words
 
 CLASSES = ("fp64", "fp32", "tf32/fp16", "bf16", "below bf16")
-"""Classes in order of decreasing precision. TF32 and fp16 have the same mantissa."""
+"""Precision classes, most precise first. TF32 and fp16 have the same mantissa."""
 _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -54,9 +54,8 @@ class Precision(Struct, frozen=True):
 class OutputErrors(Struct, frozen=True):
     """One output's root mean square errors against fp64, relative to the output's root mean square.
 
-    - ``kernel``, ``eager``: errors of the kernel and of eager
-    - ``rounded``: error of the model on operands rounded to TF32
-    - ``length``: the number of terms in the sums behind the output
+    ``kernel``, ``eager``: the errors of the kernel and of eager. ``rounded``: the model's error on operands rounded to
+    TF32. ``length``: the number of terms in the sums that produce the output.
     """
 
     dtype: torch.dtype
@@ -84,9 +83,7 @@ class OutputErrors(Struct, frozen=True):
 
 
 class TimedCall(Struct, frozen=True):
-    """Sampled output elements from one timed call. ``load`` writes the call's inputs and weights into
-    ``slot`` again.
-    """
+    """Sampled output elements from one timed call. ``load`` restores the call's inputs and weights in ``slot``."""
 
     slot: Slot
     load: Callable[[], object]
@@ -124,7 +121,7 @@ class PrecisionClassifier:
     def measure(self) -> Precision:
         """Return the precision of the sampled calls.
 
-        A single imprecise call is ignored, because a sum near zero may be the cause.
+        The result ignores a single imprecise call, because a sum near zero may be the cause.
 
         Out-of-memory errors propagate.
         """
@@ -138,11 +135,11 @@ class PrecisionClassifier:
                 break
             errors = result_of(lambda call=call: self._errors(call))  # type: ignore[misc]
             if errors is None:
-                return Precision("", note="the model does not run in fp64, or explicitly casts to another dtype")
+                return Precision("", note="the model does not run in fp64, or it explicitly casts to another dtype")
             if errors:
                 found.append(max(errors, key=self._rank))
         if not found:
-            return Precision("", note="no output with values to compare")
+            return Precision("", note="the model has no output with values to compare")
         return self._precision(sorted(found, key=self._rank)[-min(policy.agreeing, len(found))])
 
     def _rank(self, errors: OutputErrors) -> tuple[int, float]:
@@ -176,7 +173,7 @@ class PrecisionClassifier:
         return [one for one in errors if math.isfinite(one.eager + one.rounded)]
 
     def _sampled(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return copies of the compared elements."""
+        """Return copies of the sampled elements of each floating-point output."""
         pairs = zip(_floating(outputs), self._places, strict=True)
         return [tensor.reshape(-1)[places].clone() for tensor, places in pairs]
 
@@ -185,9 +182,9 @@ class PrecisionClassifier:
         if self._problem.spec.random:
             return "the model draws random numbers"
         if not self._places:
-            return "no floating-point output"
+            return "the model has no floating-point output"
         if eager_ms is None or eager_ms > most_ms:
-            return f"too slow to measure: the model takes more than {most_ms:g} ms"
+            return f"the model is too slow: it takes more than {most_ms:g} ms"
         return ""
 
 

@@ -1,7 +1,8 @@
 """Accept the index of any of several equal values, unless PyTorch defines which index to return.
 
 Values may be equal only because eager rounds, for example if a sigmoid saturates at one. Another order of summation may
-change which value is largest. The module records the values behind indices as operators run, in eager mode and in fp64.
+change which value is largest. When operators return indices, in eager mode or in fp64, this module records the values
+to which the indices refer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 _aten = torch.ops.aten
 _CHOOSE = {_aten.topk, _aten.sort, _aten.argmax, _aten.argmin, _aten.max, _aten.min}
 _FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
-"""Operators that return the first of several equal values, according to PyTorch's documentation."""
+"""Operators that return the index of the first of several equal values, according to PyTorch's documentation."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Choice:
 def choices_of(
     in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[Sequence[torch.Tensor], list[Choice | None]]:
-    """Return the fp64 outputs, and the values behind each output that contains indices."""
+    """Return the fp64 outputs, and the values to which any output indices refer."""
     with _Choices() as exact:
         outputs = in_double()
     if all(output.is_floating_point() for output in outputs):
@@ -86,7 +87,7 @@ def _choice(eager: _Chosen | None, exact: _Chosen | None) -> Choice | None:
 
 
 class _Choices(TorchDispatchMode):
-    """While active, records the values behind the indices that operators return."""
+    """Records the values to which returned indices refer, for all operators that run while the mode is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class _Choices(TorchDispatchMode):
         return answer
 
     def of(self, output: torch.Tensor) -> _Chosen | None:
-        """Return the values behind ``output``, or None if ``output`` is not the direct result of such an operator."""
+        """Return the values to which ``output`` refers, or None if no recorded operator returned ``output``."""
         is_it = [
             one.indices.data_ptr() == output.data_ptr() and one.indices.shape == output.shape for one in self._found
         ]

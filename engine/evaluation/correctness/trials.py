@@ -33,7 +33,7 @@ from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
-"""Operators whose CUDA kernels assert that input values are within bounds."""
+"""Operators whose CUDA kernels fail an assertion if input values are out of bounds."""
 _HALVES = ("float16", "bfloat16")
 
 
@@ -74,8 +74,7 @@ class Trial:
 class TrialSource:
     """Draws one problem's trials, with a separate copy of the model and its weights.
 
-    Therefore drawing a trial at any moment changes neither the timed model's weights nor the random number generators'
-    state.
+    Drawing a trial therefore changes neither the timed model's weights nor the state of the random number generators.
     """
 
     def __init__(self, spec: ProblemSpec, device: JudgeDevice, reference: Reference) -> None:
@@ -140,7 +139,7 @@ class TrialSource:
 
 
 class TimedReference:
-    """The timed model. It runs on the inputs and weights of any slot."""
+    """The timed model, which runs on the inputs and weights of any slot."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -151,7 +150,7 @@ class TimedReference:
         return self._reference.model
 
     def bind(self, slot: Slot) -> None:
-        """Bind the slot's weights in advance, outside the timed run."""
+        """Bind the slot's weights to the model in advance, outside the timed run."""
         if self._bound is not slot:
             for (_, tensor), values in zip(self._reference.weights(), slot.weights, strict=True):
                 tensor.data = values
@@ -163,7 +162,7 @@ class TimedReference:
         return list(self._reference.run(self._reference.with_tensors(slot.inputs)))
 
     def release(self) -> None:
-        """Release the slot's memory."""
+        """Release the references to a slot's memory."""
         self._bound = None
         for _, tensor in self._reference.weights():
             tensor.data = tensor.data.new_empty(0)
@@ -266,7 +265,9 @@ class JudgedProblem:
         return "fresh"
 
     def find_outlier_sizes(self, tolerances: Tolerances) -> None:
-        """Determine the outlier magnitudes for ``inject_outliers``. Before this call, all magnitudes are 0."""
+        """Determine the outlier magnitudes for ``inject_outliers``. Before the first call of this method, all
+        magnitudes are 0.
+        """
         if self._conditioning is None:
             return
         is_accurate = partial(self._conditioning.is_as_on_drawn, tolerances=tolerances)
@@ -289,8 +290,8 @@ class JudgedProblem:
 
     @property
     def result_count(self) -> int:
-        """Number of results to compare per slot. A kernel with its own weights also has its own buffers, which are not
-        compared.
+        """Number of results to compare per slot. A kernel with its own weights also has its own buffers, which the
+        judge does not compare.
         """
         mutated = [tensor for tensor in self.spec.tensors if tensor.mutated]
         return len(self.spec.outputs) + sum(tensor.role == "input" or not self.keeps_weights for tensor in mutated)
@@ -313,8 +314,8 @@ class JudgedProblem:
         return [self._kinds.index(kind) for kind in others[:2]]
 
     def with_own_weights(self) -> JudgedProblem:
-        """Return a variant of this problem for kernels that keep their initial weights. All trials then use these
-        weights.
+        """Return a variant of this problem for kernels that keep their initial weights. All trials of the variant use
+        these weights.
         """
         made = copy.copy(self)
         made.keeps_weights = True
@@ -343,7 +344,7 @@ class JudgedProblem:
     def in_double(self, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
         """Return the model's fp64 outputs for the inputs that ``load`` restores, in case a kernel has changed them.
 
-        They include what the model writes into its inputs and buffers. Returns None if the model draws random numbers
+        The outputs include all inputs and buffers that the model writes. Returns None if the model draws random numbers
         or does not run in fp64.
         """
         return self._beside_nearby(self._in_double(slot, load), slot, load)
@@ -364,7 +365,7 @@ class JudgedProblem:
         return ExactOutputs(*found, self.policy.correctness) if found is not None else None
 
     def _beside_nearby(self, exact: ExactOutputs | None, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
-        """Return ``exact`` with eager's runs on nearby inputs."""
+        """Return ``exact`` with a function that runs eager on nearby inputs."""
 
         def run_nearby() -> list[torch.Tensor] | None:
             load()
@@ -376,7 +377,7 @@ class JudgedProblem:
     # Inputs of trials and timed calls
 
     def trial(self, index: int) -> Trial:
-        """Return trial ``index``. Each trial is drawn once and kept while memory allows."""
+        """Return trial ``index``. The judge draws each trial once, and keeps it while memory allows."""
         key = (index, self.keeps_weights and index > 0)
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
@@ -426,7 +427,7 @@ class JudgedProblem:
     def inject_outliers(self, slot: Slot, seed: int) -> None:
         """Make a few elements of one input so large that each visibly changes the outputs.
 
-        Equal values of ``seed`` produce equal elements.
+        Equal values of ``seed`` produce equal outliers.
         """
         draw = random.Random(seed)
         place = draw.choice([place for place, size in enumerate(self._sizes) if size])
@@ -444,7 +445,7 @@ class JudgedProblem:
 
     @cached_property
     def output_strides(self) -> list[tuple[int, ...] | None]:
-        """For each output: its strides if it is a permuted view of memory without gaps, otherwise None."""
+        """Strides of each output that is a permuted view of memory without gaps; None for other outputs."""
         outputs = self.source.run(self.trial(0).inputs)
         # A copy keeps the strides only if the memory has no gaps.
         is_view = [not one.is_contiguous() and torch.empty_like(one).stride() == one.stride() for one in outputs]
@@ -452,8 +453,8 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Milliseconds to copy the outputs once. A ``.py`` kernel's runner makes such a copy after the runner's clock
-        has stopped.
+        """Time to copy the outputs once, in milliseconds. A ``.py`` kernel's runner copies the outputs after the
+        runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
         sources = [torch.zeros_like(target) for target in targets]

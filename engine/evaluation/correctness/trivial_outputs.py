@@ -1,5 +1,5 @@
-"""Try trivial outputs, such as zeros, when the judge opens a problem. If any trivial outputs pass, a win on the problem
-means little.
+"""Try trivial outputs, such as zeros, when the judge opens a problem. If trivial outputs pass, a fast kernel for the
+problem means little.
 
 Some KernelBench problems have outputs that are zero or constant. The judge compares trivial outputs in the same trials
 as a kernel's outputs. No kernel runs, because the judge knows what a kernel that computes nothing would write.
@@ -16,12 +16,11 @@ from engine.evaluation.correctness.trials import JudgedProblem
 
 Outputs = list[torch.Tensor]
 Written = Callable[[int], Outputs | None]
-"""Returns each output's elements in a trial, or one element if all are equal; None if not applicable.
-"""
+"""Returns each output's elements in a trial (one element if all are equal), or None if not applicable."""
 
 
 def try_trivial_outputs(problem: JudgedProblem, tolerances: Tolerances) -> str:
-    """Describe the first trivial outputs that pass all trials. Returns "" if none pass."""
+    """Describe the first trivial outputs that pass all trials. Returns "" if all trivial outputs fail."""
     count = len(problem.spec.outputs)
     if not any(tensor.numel() for tensor in problem.trial(0).expected[:count]):
         return "kernels that write nothing"

@@ -21,16 +21,16 @@ _INPUTS = POLICY.inputs
 
 
 def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Structure | None] = ()) -> list[Any]:
-    """Return new leaves, with each tensor transformed if ``kind`` applies to its dtype.
+    """Return copies of ``leaves``, with each tensor transformed if ``kind`` applies to its dtype.
 
     Kinds for floating-point tensors:
 
-    - ``negated``: -x
-    - ``small``: x / 100
-    - ``large``: 100 x
-    - ``centred``: x minus its mean
-    - ``heavy_tailed``: x times log-normal random factors, so that no threshold separates elements that matter
-    - ``offset``: x plus three standard deviations
+    ``negated``: -x.
+    ``small``: x / 100.
+    ``large``: 100 x.
+    ``centred``: x minus the mean of x.
+    ``heavy_tailed``: x times log-normal random factors, so that no threshold separates the elements that matter.
+    ``offset``: x plus three standard deviations.
 
     For integers and booleans, ``mirrored`` reverses values within the drawn range.
 

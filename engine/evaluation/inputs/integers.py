@@ -1,8 +1,8 @@
 """Derive fresh integers and booleans that a model accepts, given draws of ``get_inputs``.
 
-Indices must stay within their range, offsets must stay sorted, and permutations must stay permutations. If a mask is
-equal in every draw, the mask is part of the problem. Values therefore only move between positions and draws, or are
-mirrored within the drawn range. Imports torch.
+Indices must stay within their range, offsets must stay sorted, and permutations must stay permutations. A mask that is
+equal in every draw is part of the problem. The judge therefore only moves values between positions and draws, or
+mirrors values within the drawn range. Imports torch.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from engine.evaluation.judge_policy import POLICY
 Order = Literal["constant", "sorted", "distinct", "free"]
 """The property that new values keep:
 
-- ``constant``: equal in every draw; left unchanged
-- ``sorted``: ascending along the last dimension
-- ``distinct``: no value twice, as in a permutation
-- ``free``: any value within the range
+``constant``: the values are equal in every draw and stay unchanged.
+``sorted``: the values ascend along the last dimension.
+``distinct``: no value occurs twice, as in a permutation.
+``free``: the values lie within the drawn range.
 """
 
 _INPUTS = POLICY.inputs
 _SIGNED = {dtype.itemsize: dtype for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)}
-"""Signed dtypes by size in bytes. They replace unsigned dtypes, which PyTorch cannot index on every device."""
+"""Signed dtypes by size in bytes. These dtypes replace unsigned dtypes, which PyTorch cannot index on every device."""
 
 
 def is_discrete(tensor: torch.Tensor) -> bool:
@@ -34,7 +34,7 @@ def is_discrete(tensor: torch.Tensor) -> bool:
 
 
 def order_of(first: torch.Tensor, second: torch.Tensor) -> Order:
-    """Return the property that two draws of one input share. The model is assumed to need this property."""
+    """Return the property that two draws of one input share. The judge assumes that the model needs this property."""
     if torch.equal(first, second):
         return "constant"
     draws = (first, second)
@@ -63,8 +63,8 @@ def shuffle_into(
     """Fill ``target`` with values from two draws, in an arrangement that occurs in neither draw.
 
     All three tensors are contiguous and have the same shape. The function swaps whole blocks between the draws, which
-    costs no more than loading them. It then swaps random elements, so that a kernel cannot derive sums over the blocks
-    from partial sums of the draws.
+    costs no more than loading the draws. The function then swaps random elements, so that a kernel cannot derive sums
+    over the blocks from partial sums of the draws.
     """
     count = own.numel()
     if order == "constant" or count < 2:
@@ -87,7 +87,7 @@ def shuffle_into(
 
 
 def _exchange(flat: torch.Tensor, draw: random.Random) -> None:
-    """Swap elements at random positions between ranges of equal length. No value is lost."""
+    """Swap elements at random positions between ranges of equal length. The swap preserves all values."""
     count, words = flat.numel(), flat.view(_SIGNED[flat.element_size()])
     stretches = min(max(2, count // _INPUTS.exchanged_one_in), _INPUTS.most_exchanged)
     length = count // stretches

@@ -17,10 +17,10 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 Mixing = Literal["rotated", "convex", "fresh", "none"]
 """How to combine two draws of floating-point inputs into a third:
 
-- ``rotated``: ``cos(a) * own + sin(a) * other``, which keeps a zero mean and the variance
-- ``convex``: between the two, for models that accept bounded values only
-- ``fresh``: a new draw, for models that accept no mixture
-- ``none``: no mixture
+``rotated``: ``cos(a) * own + sin(a) * other``, which keeps a zero mean and the variance.
+``convex``: values between the two draws, for models that accept only bounded values.
+``fresh``: a new draw, for models that accept no mixture.
+``none``: no mixture.
 """
 
 
@@ -39,8 +39,8 @@ def mix_into(
     numbers, and flips some signs. Therefore a kernel cannot combine earlier outputs into the new output, even for a
     linear model.
 
-    Integers and booleans are rearranged (:func:`engine.evaluation.inputs.integers.shuffle_into`). Structured inputs
-    keep their structure.
+    For integers and booleans, see :func:`engine.evaluation.inputs.integers.shuffle_into`. Structured inputs keep their
+    structure.
     """
     for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
         structure = order if isinstance(order, Structure) else None

@@ -41,7 +41,8 @@ def sizes(
     """Return the smallest magnitude for each input at which a few outliers clearly change the outputs.
 
     The magnitude is smaller if eager ``is_accurate`` only at smaller magnitudes. The magnitude is 0 if the outputs do
-    not depend on the input, overflow or are inaccurate. It is also 0 if the model raises or the search takes too long.
+    not depend on the input, overflow or are inaccurate. The magnitude is also 0 if the model raises or the search takes
+    too long.
     """
     until, right = time.thread_time() + policy.outlier_s, run(list(inputs))
 
@@ -71,7 +72,7 @@ def sizes(
 def _changed(
     outputs: Sequence[torch.Tensor], right: Sequence[torch.Tensor], tolerances: Tolerances, felt: float
 ) -> int:
-    """Count the elements that differ clearly; -1 if a finite element became non-finite."""
+    """Return the number of elements that differ clearly, or -1 if a finite element became non-finite."""
     count = 0
     for out, want in zip(outputs, right, strict=True):
         if not want.is_floating_point():

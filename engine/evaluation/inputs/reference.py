@@ -32,7 +32,7 @@ class Reference:
     def __init__(
         self, module: ProblemModule, model: nn.Module, init_arguments: list[Any], device: str, seed: int
     ) -> None:
-        """Store the parts. Callers use :meth:`load` instead."""
+        """Store the parts of a loaded reference. Only :meth:`load` calls the constructor."""
         self.model = model
         self.device = torch.device(device)
         self._module = module
@@ -45,14 +45,14 @@ class Reference:
         self._structure: pytree.TreeSpec | None = None
         self._draw_on_device = self.device.type != "cpu"
         self._first: list[Any] | None = self.draw(seed)
-        """The first draw, until :meth:`orders` needs it."""
+        """The first draw, kept until :meth:`orders` has used it."""
 
     @classmethod
     def load(cls, source: str, path: str, device: str, seed: int = SEED) -> Reference:
         """Execute ``source`` in its own namespace and build the model from KernelBench's seed.
 
-        The method builds the model on the CPU, so that its weights equal KernelBench's, and then moves it to
-        ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
+        The method builds the model on the CPU, so that the weights equal KernelBench's weights, and then moves the
+        model to ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
         """
         module = ProblemModule(source, path)
         with OnDevice("cpu"):
@@ -63,7 +63,7 @@ class Reference:
         return cls(module, model, arguments, device, seed)
 
     def twin(self) -> Reference:
-        """Return a copy with a separate model and weights. Original and copy share the drawn inputs."""
+        """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
         made = copy.copy(self)
         made._first = None
         try:
@@ -84,8 +84,8 @@ class Reference:
     def draw(self, seed: int) -> list[Any]:
         """Draw fresh leaves from ``get_inputs()`` after seeding. Tensors are contiguous and on the device.
 
-        Tensors without an explicit device are created directly on a GPU. That is faster, but the values differ from
-        those that a CPU would draw.
+        If the device is a GPU, PyTorch creates tensors without an explicit device directly on the GPU. Drawing on the
+        GPU is faster, but a CPU would draw other values.
         """
         values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
@@ -133,8 +133,8 @@ class Reference:
         return list(pytree.tree_unflatten(list(leaves), self._structure))
 
     def orders(self) -> list[Order | Structure | None]:
-        """Return the property that each leaf keeps in every draw: an order for integers and booleans, otherwise a
-        structure or None.
+        """Return the property that each leaf keeps in every draw: an order for integers and booleans; a structure or
+        None for other leaves.
         """
         if self._orders is None:
             draws = self._first or self.draw(SEED), self.draw(SEED + 1)
@@ -167,7 +167,7 @@ class Reference:
     def variants(self, leaves: Sequence[Any]) -> tuple[Kind, ...]:
         """Return the distributions that are valid for this problem, ``drawn`` first.
 
-        A kind is omitted if it changes no input, makes the model raise, or makes finite outputs non-finite (the
+        The result omits a kind that changes no input, makes the model raise, or makes finite outputs non-finite (the
         logarithm of negated inputs, an overflow). The method runs the model once per kind and then resets weights and
         buffers.
         """
@@ -198,9 +198,9 @@ class Reference:
     def perturb_weights(self, seed: int) -> None:
         """Change every floating-point parameter in place, starting from its initial values.
 
-        Each element is multiplied by a factor between 0.8 and 1.2. Noise of a tenth of the parameter's root mean square
-        is then added. For an all-zero parameter, the noise is relative to 1, so that a zero bias also matters. Buffers
-        are reset.
+        The method multiplies each element by a factor between 0.8 and 1.2. The method then adds noise of a tenth of the
+        parameter's root mean square. For an all-zero parameter, the noise is relative to 1, so that a zero bias also
+        matters. Buffers are reset.
         """
         self.reset_weights()
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -222,7 +222,7 @@ def _order_of(first: Any, second: Any) -> Order | Structure | None:
 
 
 def _copies(leaves: Sequence[Any]) -> list[Any]:
-    """Return copies that the model may write."""
+    """Return copies of ``leaves`` that the model may write."""
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 

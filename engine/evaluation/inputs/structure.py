@@ -1,7 +1,9 @@
-"""Detect structure that a problem's floating-point inputs share across draws, and restore it in derived inputs.
+"""Detect structure that a problem's floating-point inputs share across draws, and restore the structure in derived
+inputs.
 
 Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values (a
-one-hot row, a permutation, a mask). They may not rely on a range of values, such as all positive. Imports torch.
+one-hot row, a permutation, a mask). Kernels may not rely on the range of values, for example that all values are
+positive. Imports torch.
 """
 
 from __future__ import annotations
@@ -19,10 +21,9 @@ _INPUTS = POLICY.inputs
 class Structure:
     """An input's structure.
 
-    - ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
-    None
-    - ``discrete``: few distinct values, so mixtures are impossible
-    - ``constant``: equal in every draw
+    ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
+    None. ``discrete``: whether the input has few distinct values, so that mixtures are impossible. ``constant``:
+    whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None
@@ -37,7 +38,9 @@ class Structure:
         return tensor if self.kept is None else torch.where(self.kept.isinf(), 0.0, tensor)
 
     def restore(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return ``tensor``, changed as little as possible to restore the structure. Not for discrete inputs."""
+        """Return ``tensor``, changed as little as possible to restore the structure. Do not call this method for
+        discrete inputs.
+        """
         if self.sums_to_one:
             wide = tensor.abs().to(torch.promote_types(tensor.dtype, torch.float32))
             tensor = (wide / wide.sum(-1, keepdim=True)).to(tensor.dtype)

@@ -1,6 +1,6 @@
 """Read a shared library's sections, its dependencies, and its imported and defined symbols.
 
-Format: System V ABI, chapters 4 and 5; 64-bit, little-endian.
+Format: Source: System V ABI, chapters 4 and 5. Files must be 64-bit and little-endian.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ class Code(IntEnum):
 
 MAGIC = b"\x7fELF\x02\x01"
 FAULTS = (ValueError, IndexError, OverflowError, struct.error)
-"""Exceptions that reading raises if the file is not an ELF file."""
+"""Exceptions that the functions raise if a file is not an ELF file."""
 
 
 class Symbols(Struct, frozen=True):
     """A library's symbols.
 
-    - ``libraries``: libraries that the loader loads with the file
-    - ``imported``: mangled names that the file imports from these libraries
-    - ``defined``: names that the file defines
+    ``libraries``: libraries that the loader loads with the file. ``imported``: mangled names that the file imports from
+    these libraries. ``defined``: names that the file defines.
     """
 
     libraries: tuple[str, ...] = ()
@@ -50,7 +49,7 @@ class Symbols(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """One section. For a section without content in the file (``NOBITS``), ``content`` is the size as text."""
+    """One section. If the file stores no content (``NOBITS``), ``content`` is the section's size as text."""
 
     name: str
     flags: int
@@ -61,7 +60,7 @@ class Section(Struct, frozen=True):
 def sections(elf: bytes) -> Iterator[Section]:
     """Yield all sections. Raises one of ``FAULTS``."""
     if not elf.startswith(MAGIC):
-        raise ValueError("not a 64-bit little-endian ELF file")
+        raise ValueError("the file is not a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     entry_size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + index * entry_size) for index in range(count)]
@@ -72,7 +71,7 @@ def sections(elf: bytes) -> Iterator[Section]:
 
 
 def device_code(fatbin: bytes) -> Iterator[bytes]:
-    """Yield each CUDA ELF file in the section ``.nv_fatbin``. Each one is followed by the rest of the section."""
+    """Yield each CUDA ELF file in the section ``.nv_fatbin``. Each yielded file includes the rest of the section."""
     place = fatbin.find(MAGIC)
     while place >= 0:
         code = fatbin[place:]

@@ -1,16 +1,13 @@
 """Detect kernels that delegate their work to a library.
 
 Threat ``library``: a language model that is rewarded for short times calls cuBLAS, MKL, NumPy or PyTorch instead of
-writing a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of how it was called:
+writing a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
 
-==========================  ======================================================================================
-compiled languages          the library's imported symbols; names beside functions that open libraries; files mapped
-                            into the process after it has run
-``.py``, its extensions     the same symbols and names
-``.py``, ``ctypes``         opened libraries and looked-up functions, as the interpreter reports them
-``.py`` on a CPU            PyTorch's operators in all threads, by time; samples of the running code, by file
-``.py`` on a GPU            kernels of the whole process, by time; those that the module compiled are its own
-==========================  ======================================================================================
+For compiled languages, the checks inspect imported symbols, names beside functions that open libraries, and the files
+mapped into the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and
+names. For ``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter reports. On
+a CPU, the checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU, the checks
+time all kernels of the process; kernels that the module compiled count as its own.
 
 :mod:`engine.evaluation.inspect.work` sets the allowed share of library work. These checks miss a library that a kernel
 opens and closes within one call, and code that runs only between checks.
@@ -48,14 +45,14 @@ _TORCH_SYMBOL = re.compile(r"_ZN2at6native\w+|_ZN2at3cpu\w+")
 _TORCH_FILE = re.compile(r"lib(?:torch|c10)")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _NOT_FOREIGN = ("torch", "functorch", "triton")
-"""Packages whose code runs with every kernel; the profiler measures PyTorch's work by its operators."""
+"""Packages whose code runs with every kernel. The profiler measures PyTorch's work by operator."""
 _OPENERS = ("dlopen", "dlmopen", "__libc_dlopen_mode", "dlsym", "dlvsym")
 _OPENED = re.compile(_FILE.pattern.encode()), re.compile(rb"\b(?:cublas[A-Z]\w+|cblas_\w+|[sd]gemm_?)\b")
 _LIBRARY = POLICY.library
 
 
 class Libraries:
-    """One kernel's library use. If ``refuse`` is set, all methods raise ``Rejected`` for too much library work.
+    """One kernel's library use. If ``refuse`` is true, all methods raise ``Rejected`` for too much library work.
 
     ``refuse``: whether to reject a kernel that calls a library. Otherwise, the verdict only names the library
     (``flags``).
@@ -93,7 +90,7 @@ class Libraries:
             return
         mapped = runner.mapped()
         if mapped is None:
-            raise Rejected("forbidden", PATTERN, "hides the libraries that are mapped into its process")
+            raise Rejected("forbidden", PATTERN, "the kernel hides the libraries that its process has loaded")
         self._found(sorted(name for name in mapped if _FILE.match(name)))
 
     def look_at_operators(self, runner: Runner, problem: JudgedProblem) -> None:
@@ -102,7 +99,7 @@ class Libraries:
             return
         ran = runner.what_ran(problem.call_seed())
         if ran is None and runner.profiler_works(problem):
-            raise Rejected("forbidden", PATTERN, "prevents PyTorch's profiler from working")
+            raise Rejected("forbidden", PATTERN, "the kernel prevents PyTorch's profiler from working")
         if ran is None:
             self._said["PyTorch's profiler does not work here, so the judge did not check library calls"] = None
             return
@@ -113,11 +110,11 @@ class Libraries:
         samples, compiled = runner.sampled_code(), bool(self._compiled())
         if samples is None:
             self._said[
-                "this machine does not let the judge inspect the process, so the judge checked no library "
+                "this machine does not let the judge inspect the kernel's process, so the judge checked no library "
                 "except PyTorch"
             ] = None
         elif samples.total() < _LIBRARY.least_samples:
-            self._said["too few samples of the running code, so the judge checked no library except PyTorch"] = None
+            self._said["the judge got too few samples of the code, so it checked no library except PyTorch"] = None
         is_pytorch = (lambda _: False) if self._uses_sleef() else _is_pytorch
         code = work.shares_of(samples, is_pytorch, library_of) if samples is not None else None
         found = work.on_cpu(ran, code, compiled)
@@ -129,14 +126,14 @@ class Libraries:
 
     def _on_gpu(self, ran: Ran) -> LibraryWork:
         if not ran.kernels:
-            raise Rejected("forbidden", PATTERN, "hides its GPU kernels from the profiler")
+            raise Rejected("forbidden", PATTERN, "the module hides its GPU kernels from the profiler")
         return work.on_gpu(ran, own_kernels.of(self._source(), self._compiled()).__contains__)
 
     def _weigh(self, found: LibraryWork) -> None:
         if found.too_much:
-            self._found(found.names, f" ({found.share:.0%} of its work)")
+            self._found(found.names, f" ({found.share:.0%} of the work)")
         elif found.names:
-            self._said[f"calls {', '.join(found.names)} in addition to its own kernels"] = None
+            self._said[f"the module calls {', '.join(found.names)} in addition to its own kernels"] = None
 
     def _found(self, names: Iterable[str], share: str = "") -> None:
         names = list(names)
@@ -148,7 +145,7 @@ class Libraries:
         self._said[said] = None
 
     def _compiled(self) -> list[Path]:
-        """Return the libraries that the module compiled, which contain its GPU code."""
+        """Return the libraries that the module compiled, which contain the module's GPU code."""
         return sorted((self._kernel.parent / EXTENSIONS).rglob("*.so"))
 
     def _uses_sleef(self) -> bool:
@@ -189,7 +186,9 @@ def named_in(library: Path, with_torch: bool = False) -> list[str]:
 
 
 def library_of(file: str) -> str | None:
-    """Return the Python package or BLAS library of a mapped file; None for system files and PyTorch."""
+    """Return the Python package or BLAS library to which a mapped file belongs, or None for system files and
+    PyTorch.
+    """
     name, package = file.rpartition("/")[2], _PACKAGE.search(file)
     if _FILE.match(name):
         return None if _TORCH_FILE.match(name) else name
@@ -204,8 +203,8 @@ def _is_pytorch(file: str) -> bool:
 
 
 def _looked_up(ran: Ran) -> list[str]:
-    """Return the library functions that the module requested from ``ctypes``. Without any, return the requested
-    libraries.
+    """Return the library functions that the module requested from ``ctypes``. If the module requested no function,
+    return the requested libraries.
     """
     found: dict[str, None] = {}
     for path, function in ran.looked_up:

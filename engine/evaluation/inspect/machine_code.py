@@ -1,8 +1,8 @@
 """Show a kernel's machine code (PTX and SASS, or x86) next to its source lines.
 
-The module recompiles the kernel with a search's flags and with line information, which changes no instruction. Nothing
-is executed, so no GPU is needed. ``.cu`` kernels require nvcc and nvdisasm; ``.cpp`` kernels require the C++ compiler
-and objdump.
+The module recompiles the kernel with a search's flags and with line information, which changes no instruction. The
+module does not run the kernel, so no GPU is necessary. ``.cu`` kernels require nvcc and nvdisasm; ``.cpp`` kernels
+require the C++ compiler and objdump.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class CodeBlock(Struct, frozen=True):
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
-    """One CUDA kernel or C++ function. Registers are per thread; memory is in bytes (``shared_bytes``: static)."""
+    """One CUDA kernel or C++ function. Register counts are per thread. Memory sizes are in bytes; ``shared_bytes`` is
+    static shared memory.
+    """
 
     name: str
     blocks: tuple[CodeBlock, ...]
@@ -50,7 +52,7 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineCode(Struct, frozen=True, omit_defaults=True):
-    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: what is missing, and the remedy."""
+    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: the part that is missing, and the remedy."""
 
     language: Language
     arch: str
@@ -64,7 +66,7 @@ class DoesNotBuild(Exception):
 
 
 async def machine_code(source: str, language: Language, header: str, arch: str) -> MachineCode:
-    """Compile and disassemble. ``arch``: an ``sm_..`` name for CUDA, ignored for C++.
+    """Compile and disassemble. ``arch``: a CUDA architecture such as ``sm_90a``; ignored for C++.
 
     Raises ``DoesNotBuild``, ``NoCompiler``, ``NoTool``, and ``ValueError`` for a ``.py`` kernel.
     """
@@ -135,7 +137,7 @@ async def _demangled(names: list[str]) -> dict[str, str]:
 
 
 def _resources(log: str, names: dict[str, str]) -> Iterator[Function]:
-    """Yield the resources of each kernel from ``ptxas -v``."""
+    """Yield the resources of each kernel from the output of ``ptxas -v``."""
     _, *parts = re.split(r"Compiling entry function '(\S+)'[^\n]*\n", log)
     for name, text in zip(parts[::2], parts[1::2], strict=True):
 

@@ -1,8 +1,8 @@
 """Find the names of a ``.py`` module's CUDA kernels: compiled in advance, written in Triton, or compiled by NVRTC.
 
 CUDA registers each kernel under a name that the library contains as a constant. CUPTI reports C++ names with template
-arguments and parameters, and Triton's names as they are. A module may name a kernel like a library's, so a name that
-only the source proves is not enough: a Triton name must match exactly, and must not look like cuBLAS's own.
+arguments and parameters, and Triton names unchanged. A module may copy the name of a library's kernel. A Triton name
+from the source must therefore match exactly, and must not look like a cuBLAS name.
 """
 
 from __future__ import annotations

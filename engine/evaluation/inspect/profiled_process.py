@@ -1,7 +1,7 @@
-"""The process that ncu profiles. It draws the problem's inputs and calls one kernel.
+"""The process that ncu profiles. The process draws the problem's inputs and calls one kernel.
 
 Usage: ``python -m engine.evaluation.inspect.profiled_process KERNEL DEVICE [ID] < problem.json``. KERNEL is a built
-library, or the ``kernel.py`` of a built module. DEVICE is ``cuda`` or ``cpu``. With the GPU's ID, the process waits
+library, or the ``kernel.py`` of a built module. DEVICE is ``cuda`` or ``cpu``. If ID names a GPU, the process waits
 until no judge uses that GPU. The kernel runs with the user's permissions, because ncu cannot profile a process in the
 sandbox.
 """
@@ -48,7 +48,9 @@ def run(problem: ProblemSpec, kernel: Path, device: str) -> int:
 
 
 def _module(problem: ProblemSpec, kernel: Path, device: str, reference: Reference) -> Callable[[], int]:
-    """Return a call of a module's ``ModelNew``. Weights that do not fit the reference's keep their own values."""
+    """Return a function that calls a module's ``ModelNew``. Weights that do not match the reference's weights keep
+    their own values.
+    """
     home = kernel.parent
     os.environ |= {
         extensions.DIRECTORY_VARIABLE: str(home / EXTENSIONS),
@@ -76,7 +78,7 @@ def _module(problem: ProblemSpec, kernel: Path, device: str, reference: Referenc
 
 
 def _library(problem: ProblemSpec, library: Path, device: str, reference: Reference) -> Callable[[], int]:
-    """Return a call of a library's ``launch``."""
+    """Return a function that calls a library's ``launch``."""
     inputs = Reference.tensors(reference.draw(seed=1))
     weights = [tensor for _, tensor in reference.weights()]
     outputs = [torch.empty(one.shape, dtype=getattr(torch, one.dtype), device=device) for one in problem.outputs]

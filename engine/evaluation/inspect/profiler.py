@@ -1,6 +1,6 @@
 """Read about two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
 
-The list is deliberately short, because a few metrics that identify the bottleneck help more than the full set.
+The list is deliberately short: a few metrics that identify the bottleneck help more than the full set.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ METRICS: dict[str, str] = {
     "dram__bytes_write.sum": "DRAM written",
     "lts__t_sector_hit_rate.pct": "L2 hits",
     "l1tex__t_sector_hit_rate.pct": "L1 hits",
-    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": "bytes used of a loaded sector",
-    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": "bytes used of a stored sector",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": "bytes used per loaded sector",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": "bytes used per stored sector",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "bank conflicts in shared memory",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy, achieved",
-    "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles with an instruction issued",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles that issue instructions",
     "smsp__thread_inst_executed_per_inst_executed.ratio": "active threads per instruction",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor cores, of peak",
     "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "stalled on global memory",
@@ -54,7 +54,9 @@ METRICS: dict[str, str] = {
 
 
 class Metric(Struct, frozen=True):
-    """One counter. ``label``: what it measures. ``unit``: the unit that ncu reports ("%", "byte", "ns", "")."""
+    """One counter. ``label``: the name of the measured quantity. ``unit``: the unit that ncu reports ("%", "byte",
+    "ns", "").
+    """
 
     name: str
     label: str
@@ -101,11 +103,11 @@ async def profile(
     report: Path | None = None,
     device: str | None = None,
 ) -> tuple[KernelProfile, ...]:
-    """Run a built CUDA kernel or module under ncu, outside the sandbox. Return its counters, with one entry per launch.
+    """Run a built CUDA kernel or module under ncu, outside the sandbox. Return the kernel's counters, with one entry
+    per launch.
 
-    ``report``: where to keep ncu's report, a name that ends in ``.ncu-rep``. ``device``: the GPU's NVML id; by default
-    the first, which the caller must hold. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the
-    kernel.
+    ``report``: the path for ncu's report, which ends in ``.ncu-rep``. ``device``: the GPU's NVML id, by default the
+    first GPU. The caller must hold the GPU. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the kernel.
     """
     ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
     environment = {**os.environ, "PYTHONPATH": python_path()}
@@ -130,7 +132,7 @@ async def profile(
 
 
 async def _output(command: Sequence[str], given: bytes, environment: Mapping[str, str]) -> tuple[str, int | None]:
-    """Run ncu. Return its output and its status."""
+    """Run ncu. Return ncu's output and exit status."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -153,10 +155,10 @@ def why_not(output: str) -> str | None:
     """Return the reason and remedy if ``output`` says that counters are not accessible, else None."""
     if "ERR_NVGPUCTRPERM" in output:
         return (
-            "this user has no access to the GPU's counters (ERR_NVGPUCTRPERM). As root, once: put 'options "
-            "nvidia NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d and reload the "
+            "this user has no access to the GPU's counters (ERR_NVGPUCTRPERM). As root, put 'options nvidia "
+            "NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d once, and reload the "
             "driver or reboot. Alternatively, run this command as root; in a container: docker run "
-            "--cap-add=SYS_ADMIN. Many rented machines permit none of these"
+            "--cap-add=SYS_ADMIN. Many rented machines permit none of these steps"
         )
     if "ERR_NVGPUCTRINUSE" in output or "LibraryNotLoaded" in output:
         return "another profiler (ncu, DCGM) uses the GPU's counters; stop it (dcgmi profile --pause) and try again"

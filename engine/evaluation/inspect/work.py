@@ -1,4 +1,4 @@
-"""Limit the share of a kernel's work that libraries may do. Profiled names and times show who did the work.
+"""Limit the share of a kernel's work that libraries may do. Profiled names and times show which code did the work.
 
 Threat ``library``. A kernel must do heavy work itself: matrix products, reductions, sorts and convolutions. PyTorch may
 do light work (multiplying by a scalar, a cast, a copy) as long as the kernel's own code takes most of the time.
@@ -58,9 +58,9 @@ Weight = Literal["none", "light", "heavy"]
 class Ran(Struct, frozen=True):
     """The runner's report on one call, with times in microseconds.
 
-    - ``operators``: PyTorch's operators that do work; the time of an operator includes its callees
-    - ``kernels``: GPU kernels, each with the operator that launched it, or ""
-    - ``looked_up``: files and functions that the module requested from ``ctypes``; the file or the function may be ""
+    ``operators``: PyTorch's operators that do work. The time of an operator includes its callees. ``kernels``: GPU
+    kernels, each with the operator that launched it, or "". ``looked_up``: files and functions that the module
+    requested from ``ctypes``. The file or the function may be "".
     """
 
     us: float
@@ -74,15 +74,15 @@ class Ran(Struct, frozen=True):
 
 
 class Code(Struct, frozen=True):
-    """Shares of the code samples that fall into PyTorch's libraries and into each ``foreign`` library."""
+    """Shares of the code samples in PyTorch's libraries and in each ``foreign`` library."""
 
     pytorch: float
     foreign: dict[str, float]
 
 
 class LibraryWork(Struct, frozen=True):
-    """Work done by libraries: ``names`` by decreasing share, the libraries' total share, and whether this share exceeds
-    the limit.
+    """The work that libraries do: ``names`` by decreasing share, the libraries' total share, and whether this share
+    exceeds the limit.
     """
 
     names: tuple[str, ...]
@@ -94,7 +94,7 @@ def on_cpu(ran: Ran, code: Code | None, compiled: bool) -> LibraryWork:
     """Return the library work in CPU calls. Samples determine PyTorch's share; the profiler names PyTorch's operators.
 
     Other programs may delay a call at any point, so the times of a single call prove little. ``code``: the samples, or
-    None if the process cannot be inspected. ``compiled``: whether the module compiled anything; otherwise all work
+    None if the judge cannot inspect the process. ``compiled``: whether the module compiled anything; otherwise all work
     counts as library work.
     """
     operators_us = sum(us for _, us in ran.operators)
@@ -103,7 +103,7 @@ def on_cpu(ran: Ran, code: Code | None, compiled: bool) -> LibraryWork:
     pytorch = code.pytorch or reported
     others: list[tuple[str, Weight, float]] = [(name, "heavy", share) for name, share in code.foreign.items()]
     if pytorch > _LIBRARY.most and reported < _LIBRARY.least_reported * pytorch:
-        others.append(("PyTorch's library, bypassing its operators", "heavy", pytorch))
+        others.append(("PyTorch's library directly, bypassing its operators", "heavy", pytorch))
     elif operators_us:
         others += [(_spoken(name), _weight(name), pytorch * us / operators_us) for name, us in ran.operators]
     own = 1.0 - sum(share for *_, share in others) if compiled else 0.0
@@ -129,7 +129,7 @@ def shares_of(
     """Return the libraries' shares of the code samples. ``samples``: a count per file; the key "" is for code outside
     any file.
 
-    ``is_pytorch``: returns whether a file is a PyTorch library. Its oneDNN also generates code at run time.
+    ``is_pytorch``: returns whether a file is a PyTorch library. PyTorch's oneDNN also generates code at run time.
     ``library_of``: returns the name of another library to which a file belongs, or None.
     """
     total, foreign = max(samples.total(), 1), Counter[str]()
@@ -144,9 +144,9 @@ def shares_of(
 
 
 def least(first: Ran, second: Ran) -> Ran:
-    """Return each operator's shorter time in two calls, because other programs slow different operators in each call.
+    """Return each operator's shorter time from two calls, because other programs slow different operators in each call.
 
-    Operators that appear in only one call are dropped, since real work appears in every call.
+    The result omits operators that appear in only one call, because real work appears in every call.
     """
     seconds = dict(second.operators)
     operators = tuple((name, min(us, seconds[name])) for name, us in first.operators if name in seconds)
@@ -154,7 +154,7 @@ def least(first: Ran, second: Ran) -> Ran:
 
 
 def does_nothing(operator: str) -> bool:
-    """Return whether the operator computes no values, in place or not."""
+    """Return whether the operator, in place or not, computes no values."""
     return operator.removesuffix("_") in NO_WORK
 
 

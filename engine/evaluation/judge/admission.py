@@ -5,8 +5,8 @@ Several judges may share a GPU with other users' jobs. If a judge starts a reque
 memory, the resulting failures look like errors in the kernel. Therefore the judge first compares the memory that the
 request needs with the free memory.
 
-If too little is free, the judge gives up its memory and its turn, and waits. A waiting judge occupies no memory, so two
-judges never wait for each other. ``device_turns.py`` acts on these decisions.
+If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies no
+memory, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _ADMISSION = POLICY.admission
 class Need(Struct, frozen=True):
     """The memory that a request needs, in bytes.
 
-    - ``full_bytes``: for all checks, including fp64
-    - ``least_bytes``: an estimate without the optional checks
-    - ``must_bytes``: with less memory, the request certainly fails
+    ``full_bytes``: memory for all checks, including fp64. ``least_bytes``: estimated memory without the optional
+    checks. ``must_bytes``: the memory without which the request certainly fails.
     """
 
     full_bytes: int
@@ -85,7 +84,7 @@ def intermediate_bytes(problem: ProblemSpec) -> int:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Yield the nodes that an argument refers to."""
+    """Yield the names of graph nodes that an argument refers to."""
     if isinstance(value, dict):
         if isinstance(value.get("ref"), str):
             yield value["ref"]
@@ -111,7 +110,7 @@ def _whole_bytes(total_bytes: int) -> int:
 
 
 def after_running_out(memory: Memory) -> Need | None:
-    """Return the memory to wait for after a request that started with ``memory`` free ran out of memory.
+    """Return the memory to wait for after a request ran out of memory. ``memory``: the memory when the request started.
 
     Returns None if the request had the device to itself and therefore needs more memory than the device has.
     """
@@ -128,9 +127,9 @@ def ran_out_of_memory(answer: AnyAnswer) -> bool:
 
 
 def with_the_whole_device(answer: AnyAnswer) -> AnyAnswer:
-    """Return the answer for a kernel that ran out of memory although it had the whole device to itself."""
+    """Return the answer for a kernel that ran out of memory although no other process used the device."""
     if isinstance(answer, Judged) and answer.verdict.status in ("crashed", "build_error"):
-        reason = f"requested more memory than the device has: {answer.verdict.reason}"
+        reason = f"the kernel requested more memory than the device has: {answer.verdict.reason}"
         return replace(answer, verdict=replace(answer.verdict, status="memory", reason=reason))
     return answer
 

@@ -1,7 +1,7 @@
-"""The judge's checks, in the order in which they run. ``docs/explanation/judge.md`` describes each check.
+"""The judge's checks, in their running order. ``docs/explanation/judge.md`` describes each check.
 
-Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and describes
-its evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
+Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and returns its
+evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAIRS, _CLOCK = POLICY.pairs, POLICY.clock
 
 
 class KernelUnderTest(Protocol):
-    """The measurements and operations that checks may use; :class:`EvaluationRun` implements them.
+    """The measurements and operations that checks may use. :class:`EvaluationRun` implements this interface.
 
     Methods that call the kernel raise ``Rejected`` and ``RunnerEnded``.
     """
@@ -46,7 +46,7 @@ class KernelUnderTest(Protocol):
     libraries: Libraries
     answers: Answers
     pairs: Pairs
-    """The pairs timed until now."""
+    """The pairs timed so far."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
@@ -60,7 +60,7 @@ class KernelUnderTest(Protocol):
         """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
 
     def load(self) -> str:
-        """Load the kernel. Return its process's report."""
+        """Load the kernel. Return the report of the kernel's process."""
 
     def trial(self, index: int, place: int | None = None) -> None:
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
@@ -69,13 +69,13 @@ class KernelUnderTest(Protocol):
         """Run trial ``index`` unless the time for extra trials is used up."""
 
     def pair_and_perhaps_trial(self) -> bool:
-        """Time one pair, sometimes followed by a trial. Return whether the inputs were compared."""
+        """Time one pair, sometimes followed by a trial. Return whether the judge compared the inputs."""
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled, or the time for it is used up."""
+        """Return whether the ratio is settled or the time for timing is used up."""
 
     def probe_wall_clock(self) -> tuple[float, str]:
-        """Return how many milliseconds a call takes beyond the counted time, and the evidence in words."""
+        """Return the milliseconds by which a call exceeds the counted time, and the evidence in words."""
 
     def counted(self) -> Pairs:
         """Return the pairs that count toward the speedup."""
@@ -131,7 +131,7 @@ class RightOnFreshInputs(Check):
         for index in range(run.settings.trials):
             run.trial(index, index % min(POLICY.device.trial_slots, run.slots))
         weights = "the same weights" if run.problem.keeps_weights else "changed weights"
-        return f"{run.settings.trials} trials, {weights}, two poisons"
+        return f"{run.settings.trials} trials, {weights}, two poison patterns"
 
 
 class CallsNoOperators(Check):
@@ -155,7 +155,7 @@ class RunsInOneProcess(Check):
 
     def decide(self, run: KernelUnderTest) -> str:
         if found := run.runner.others_started():
-            raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}")
+            raise Rejected("cheating", "keeps processes running", f"the kernel started {', '.join(found)[:200]}")
         return ""
 
 
@@ -177,7 +177,7 @@ class RightWhileTimed(Check):
             looks = index < _PAIRS.look_every or index % _PAIRS.look_every == 0
             if looks and index + 1 >= _PAIRS.least_far and run.is_timed_enough(time.perf_counter() - started):
                 break
-        words = f"{len(run.pairs.kernel_ms)} pairs, outputs of all compared, inputs of {compared} compared, "
+        words = f"{len(run.pairs.kernel_ms)} pairs, all outputs compared, inputs of {compared} pairs compared, "
         words += f"{run.with_outliers} with outliers" if run.problem.takes_outliers else "none with outliers"
         if run.answers.nearer:
             words += f"; {run.answers.nearer} outputs differ from eager's but are close enough to fp64"
@@ -185,7 +185,7 @@ class RightWhileTimed(Check):
 
     @staticmethod
     def _between(run: KernelUnderTest) -> dict[int, list[int]]:
-        """Map random pairs to the trials that follow them."""
+        """Map the indices of random pairs to the trials that follow these pairs."""
         between: dict[int, list[int]] = {}
         for trial in run.problem.discriminating_trials():
             place = secrets.randbelow(min(_PAIRS.least_far, run.settings.max_pairs))

@@ -1,4 +1,4 @@
-"""Let processes take turns on a device, by locking one file per device with ``flock``.
+"""Let processes take turns on a device: each process locks one file per device with ``flock``.
 
 A process that times kernels on a device holds the device's lock exclusively. CPU builders share the lock, so that no
 build disturbs timing. Through a second file, the exclusive holder may ask all other processes to release device memory.
@@ -24,7 +24,7 @@ _OPEN: set[int] = set()
 
 def _close_in_child() -> None:
     """Close inherited lock files in forked processes, because a lock persists as long as any copy of its descriptor.
-    Problem files may fork.
+    Problem files may fork processes.
     """
     while _OPEN:
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def lock_path(device: str) -> Path:
 
 
 def queue_path(device: str) -> Path:
-    """Return the lock file for the head of the queue: the next process to use the device locks it."""
+    """Return the file that the head of the queue locks: the next process to use the device."""
     return lock_path(device).with_suffix(".queue")
 
 
@@ -85,8 +85,8 @@ def _file(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _files(device: str) -> Iterator[tuple[int, int]]:
-    """Open the device's queue file and lock file. A process in the queue prevents later processes from
-    overtaking it.
+    """Open the device's queue file and lock file. The queue file prevents later processes from overtaking a waiting
+    process.
     """
     with _file(queue_path(device)) as queue, _file(lock_path(device)) as device_lock:
         yield queue, device_lock
@@ -118,7 +118,7 @@ def memory_is_asked_for(device: str) -> bool:
 def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
     """Lock the device exclusively; yield False if ``cancelled`` while waiting.
 
-    The lock file's modification time shows when the lock was taken.
+    The lock file's modification time shows when a process took the lock.
     """
     with _files(device) as (queue, device_lock):
         held = True

@@ -40,7 +40,7 @@ class MemoryUser(Protocol):
 
     @property
     def evictable_bytes(self) -> int:
-        """Bytes that :meth:`evict` would release; 0 if the amount is small."""
+        """Number of bytes that :meth:`evict` would release, or 0 if the number is small."""
         ...
 
     def evict(self) -> None:
@@ -48,16 +48,15 @@ class MemoryUser(Protocol):
         ...
 
     def close_problems(self) -> bool:
-        """Release all memory acquired since the judge started. Return whether there was any."""
+        """Release all memory acquired since the judge started. Return whether the judge had acquired any."""
         ...
 
 
 class Turns:
     """Takes turns on the device in ``settings`` with all other kernel-tui processes.
 
-    - ``memory``: reads the device's memory
-    - ``tell``: sends a message to the engine
-    - ``cancelled``: returns whether the engine cancelled the request
+    ``memory``: reads the device's memory. ``tell``: sends a message to the engine. ``cancelled``: returns whether the
+    engine has cancelled the request.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Turns:
     def give_back_when_asked(self) -> None:
         """Between turns, close this judge's problems if the device's holder asks for memory.
 
-        This disturbs no timing, because a judge without a turn times nothing.
+        Closing problems disturbs no timing, because a judge without a turn times nothing.
         """
         if time.monotonic() - self._looked_at >= _ADMISSION.look_s:
             self._looked_at = time.monotonic()
@@ -109,7 +108,9 @@ class Turns:
                 self._judge.close_problems()
 
     def _give_back_or_give_up(self) -> bool:
-        """While waiting for a turn, release memory if asked. Return whether the engine cancelled the request."""
+        """While waiting for a turn, release memory if the device's holder asks for memory. Return whether the engine
+        cancelled the request.
+        """
         self.give_back_when_asked()
         return self._cancelled()
 
@@ -139,8 +140,8 @@ class Turns:
     def _attempt(
         self, request: AnyRequest, carry_out: Callable[[AnyRequest], AnyAnswer]
     ) -> tuple[AnyAnswer, Need | None]:
-        """Return the answer. If the device ran out of memory because of other processes, also return the memory to wait
-        for.
+        """Carry out the request once, and return the answer. If other processes caused a lack of memory, also return
+        the memory to wait for.
         """
         memory = self._memory()
         mine = Memory(memory.free_bytes + self._judge.held_bytes(request), memory.total_bytes)
@@ -153,31 +154,31 @@ class Turns:
         return (with_the_whole_device(answer) if more is None else answer), more
 
     def _make_room(self) -> None:
-        """Evict memory while other processes use the device. Redrawing the trials later takes less time than
-        a verdict.
+        """Evict memory while other processes use the device. Drawing the trials again takes less time than a
+        verdict.
         """
         if self._on_gpu and self._judge.evictable_bytes and is_awaited(self._device):
             self._judge.evict()
 
     def _sleep(self, seconds: float) -> bool:
-        """Sleep. Return whether the engine cancelled the request by then."""
+        """Sleep, and return whether the engine has cancelled the request."""
         until = time.monotonic() + seconds
         while not (cancelled := self._cancelled()) and time.monotonic() < until:
             time.sleep(0.02)
         return cancelled
 
     def _largest_holder(self) -> int:
-        """Return the pid of the process outside this engine that uses the most device memory; 0 if unknown."""
+        """Return the pid of the process outside this engine that uses the most device memory, or 0 if unknown."""
         if self._on_gpu and time.monotonic() - self._named_at >= _ADMISSION.name_s:
             self._named_at, self._named = time.monotonic(), largest_holder(self._device, os.getppid())
         return self._named
 
 
 class _Wait:
-    """One wait for memory.
+    """One judge's wait for device memory.
 
-    The wait starts with the first turn that finds too little memory. ``need``: the memory that a failed attempt turned
-    out to need, or None before the first attempt.
+    The wait starts with the first turn that finds too little memory. ``need``: the memory to wait for after a failed
+    attempt, or None before the first attempt.
     """
 
     def __init__(self, need: Need | None = None) -> None:
@@ -190,7 +191,7 @@ class _Wait:
         return time.monotonic() - self._since_s if self._since_s is not None else 0.0
 
     def asks(self) -> bool:
-        """Return whether to ask other judges for memory in this turn. The first call starts the wait."""
+        """Return whether to ask other judges for memory during this turn. The first call starts the wait."""
         now = time.monotonic()
         self._since_s = now if self._since_s is None else self._since_s
         if now - self._asked_at_s < _ADMISSION.ask_again_s:
@@ -200,7 +201,7 @@ class _Wait:
 
 
 def largest_holder(device: str, family: int) -> int:
-    """Return the pid of the process that uses the most GPU memory, according to the driver; 0 if unknown.
+    """Return the pid of the process that uses the most GPU memory according to the driver, or 0 if unknown.
 
     The process ``family`` and its descendants do not count.
     """

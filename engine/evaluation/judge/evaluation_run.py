@@ -56,7 +56,7 @@ class EvaluationRun:
     """
 
     runner: Runner
-    """These fields are set while the checks run."""
+    """The run sets these fields while it performs the checks."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class EvaluationRun:
     # Correctness
 
     def load(self) -> str:
-        """Load the kernel. Return the report of its process."""
+        """Load the kernel. Return the report of the kernel's process."""
         for slot in self.problem.arena.slots:
             slot.forget()
         loaded = self.runner.load(self.library, self.problem)
@@ -170,9 +170,9 @@ class EvaluationRun:
         self._call(place, trial.seed)
         check_writes(slot)
         if comparison.checksum(others) != before:
-            raise Rejected("out_of_bounds", "writes out of bounds", "wrote to the buffers of other calls")
+            raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
         if (name := trial.changed(slot)) is not None:
-            raise Rejected("wrong", "writes its inputs", f"wrote to its input {name}")
+            raise Rejected("wrong", "writes its inputs", f"the kernel wrote to its input {name}")
         where = f"trial {index} ({trial.kind} inputs)"
         exact, as_drawn = partial(self.problem.trial_in_double, trial, slot), trial.kind == "drawn"
         self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
@@ -197,7 +197,7 @@ class EvaluationRun:
     # Timing
 
     def pair_and_perhaps_trial(self) -> bool:
-        """Time one pair, sometimes followed by a random trial. Return whether the inputs were compared."""
+        """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
         compared = self._pair(len(self.pairs.kernel_ms), self._role())
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
@@ -213,9 +213,9 @@ class EvaluationRun:
     def _pair(self, index: int, role: str) -> bool:
         """Run reference and kernel once each on the same buffers, in random order.
 
-        Return whether the inputs were compared.
+        Return whether the judge compared the inputs.
 
-        From the order and the buffers, the kernel cannot infer how many calls came before.
+        The kernel cannot infer the number of earlier calls from the order or the buffers.
         """
         problem, place = self.problem, secrets.randbelow(self.slots)
         slot = problem.arena.slots[place]
@@ -243,7 +243,7 @@ class EvaluationRun:
             took = self._call(place, seed)
             check_writes(slot)
             if comparison.checksum(kept) != before:
-                raise Rejected("wrong", "writes its inputs", "wrote to its inputs during timing")
+                raise Rejected("wrong", "writes its inputs", "the kernel wrote to its inputs during timing")
             return took
 
         load()
@@ -282,7 +282,7 @@ class EvaluationRun:
         return compares
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled, or the time for it is used up."""
+        """Return whether the ratio is settled or the time for timing is used up."""
         pairs, ratios, effort = self.pairs, self.counted().ratios, _PAIRS.quick
         exact = self.settings.precision == "fp32"
         if self.settings.thorough:
@@ -301,7 +301,7 @@ class EvaluationRun:
         return spent or self._cancelled()
 
     def probe_wall_clock(self) -> tuple[float, str]:
-        """Return how many milliseconds a call in batches takes beyond the counted time, and the evidence in words."""
+        """Return the milliseconds by which a batched call exceeds the counted time, and the evidence in words."""
         self.pairs.kernel_ms = [
             self._limits.counted_ms(reported, seen)
             for reported, seen in zip(self.pairs.reported_ms, self.pairs.wall_ms, strict=True)
@@ -315,7 +315,7 @@ class EvaluationRun:
             self.calls += probe.calls
 
     def counted(self) -> Pairs:
-        """Return the pairs that count."""
+        """Return the pairs that count toward the speedup."""
         return counted(self.settings.kind, self.pairs)
 
     @property
@@ -337,10 +337,10 @@ class EvaluationRun:
         return median(times_ms)
 
     def _reference(self, slot: Slot, seed: int | None) -> tuple[float, list[torch.Tensor]]:
-        """Run the reference on the slot's inputs. Return its time in milliseconds, without seeding, and its outputs.
+        """Run the reference on the slot's inputs. Return the time in milliseconds, without seeding, and the outputs.
 
-        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model runs once
-        before the timed run, as does a short Python kernel.
+        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
+        kernel runs once before the timed run.
         """
         if self.context.runs_cold:
             self.problem.run(slot)
@@ -353,7 +353,7 @@ class EvaluationRun:
         return took, outputs[0]
 
     def _call(self, place: int, seed: int | None = None) -> tuple[float, float]:
-        """Call the kernel once. Return the time that its process reports and the time by the judge's clock, in
+        """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
         """
         self.calls += 1
@@ -381,7 +381,9 @@ class EvaluationRun:
     # Verdict
 
     def _launches(self, runner: Runner) -> tuple[Launch, ...]:
-        """Return the GPU launches of one call, with readable names. Nothing that counts follows in this process."""
+        """Return the GPU launches of one call, with readable names. This call is the process's last call, because
+        recording may end the process.
+        """
         if self.settings.kind != "cuda":
             return ()
         found = runner.launches(self.problem.call_seed())

@@ -18,8 +18,8 @@ _WORDS = 160
 def holders_of(device: str) -> list[tuple[int, bool]]:
     """Map each visible process that holds ``device`` to whether it holds the device exclusively.
 
-    A lock persists as long as any copy of its descriptor. If the process that took the lock has ended, the result lists
-    the visible processes with a copy. Processes in other namespaces are not visible.
+    A lock persists as long as any copy of its descriptor. If the process that took the lock has ended, the result
+    contains the visible processes with a copy of the descriptor. Processes in other namespaces are not visible.
     """
     return _holders(lock_path(device))
 
@@ -46,7 +46,9 @@ def _holders(lock: Path) -> list[tuple[int, bool]]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Test the lock by taking it for microseconds. Other processes that fail to get the lock meanwhile soon retry."""
+    """Test the lock by taking the lock for microseconds. A process that fails to get the lock during the test soon
+    retries.
+    """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +89,7 @@ def keeper_of(device: str, family: int) -> int | None:
 def known_as(pid: int) -> tuple[int, str]:
     """Return the process that a user would recognize as the owner of ``pid``, and that process's command.
 
-    For a judge, this is the command or search that started the judge. An unreadable command is "".
+    A judge's owner is the command or search that started the judge. An unreadable command is "".
     """
     words, stopped = _arguments(pid), pid if is_suspended(pid) else None
     while "engine.system.fast_start" in words and _is_python(above := _arguments(parent := parent_of(pid))):
@@ -95,7 +97,7 @@ def known_as(pid: int) -> tuple[int, str]:
         stopped = pid if is_suspended(pid) else stopped
     command = _command(words)
     if _has_ended(pid):
-        command = "which has ended; a process that it started still occupies the device"
+        command = "a process that has ended; one of its children still occupies the device"
     elif stopped is not None:
         command = f"suspended; to resume it: kill -CONT {stopped}; its command: {command}"
     return pid, command
@@ -104,9 +106,9 @@ def known_as(pid: int) -> tuple[int, str]:
 def _command(words: list[str]) -> str:
     """Format a command line as a user would type it."""
     if "engine.system.fast_start" in words:
-        return "left behind by a search or command that has ended"
+        return "a judge whose search or command has ended"
     if "engine.cluster.worker.judging_process" in words:
-        return "a search of a cluster"
+        return "a search on a cluster"
     if "engine.daemon.service" in words[:-1]:
         return f"the search in {words[words.index('engine.daemon.service') + 1]}"[:_WORDS]
     if words and Path(words[0]).name.startswith("python"):

@@ -1,7 +1,7 @@
 """Messages between engine and judge: one JSON line each, over the judge's standard input and output.
 
-Messages never contain the path of a built library, because the judging host builds its kernels
-(:class:`~engine.evaluation.build.kernel_source.KernelSource`). Engine and judge therefore need no shared disk.
+Messages contain kernels as text (:class:`~engine.evaluation.build.kernel_source.KernelSource`), because the judging
+host builds the kernels. Engine and judge therefore need no shared disk.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class JudgeSettings(Struct, frozen=True):
     libraries: str = "refuse"
     """Policy for kernels that call a library: "refuse" or "label"."""
     thorough: bool = False
-    """Whether to spend as much time as a reliable single verdict takes (``POLICY.pairs.thorough``)."""
+    """Whether to spend the time that a reliable single verdict takes (``POLICY.pairs.thorough``)."""
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
     modules: bool = False
-    """Whether to expect ``.py`` kernels. If so, the parent process of their runners starts together with the judge."""
+    """Whether to expect ``.py`` kernels. The parent process of their runners then starts together with the judge."""
 
 
 class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
-    """Measure the device's peaks, except for peaks given here, which come from an earlier measurement."""
+    """Measure the device's peaks, except for the given peaks, which come from an earlier measurement."""
 
     bandwidth_gbs: float | None = None
     peak_gflops: float | None = None
@@ -64,7 +64,9 @@ class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):
 
 
 class TimeRunoff(Struct, frozen=True, tag_field="do", tag="runoff"):
-    """Time correct kernels of the open problem with the id ``problem`` side by side. ``kernels``: by variant id."""
+    """Time correct kernels of the open problem with the id ``problem`` side by side. ``kernels``: the kernels by
+    variant id.
+    """
 
     problem: str
     kernels: dict[str, KernelSource]
@@ -104,7 +106,7 @@ class AwaitsMemory(Struct, frozen=True, tag_field="is", tag="awaits_memory"):
 
 
 class MemoryFound(Struct, frozen=True, tag_field="is", tag="memory_found"):
-    """The wait for memory is over."""
+    """The judge's wait for memory is over."""
 
 
 class Evicted(Struct, frozen=True, tag_field="is", tag="evicted"):
@@ -117,7 +119,7 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
-    """A problem is open. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
+    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
 
     eager: Baseline
     sol_ms: float | None

@@ -1,4 +1,4 @@
-"""An open problem in the judge: its reference, trials and buffers, and the measurements from when it was opened."""
+"""An open problem in the judge: its reference, trials and buffers, and the measurements from opening the problem."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 class ProblemContext:
     """An open problem.
 
-    - ``builds``: the cache of built kernels
-    - ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds
-    - ``degenerate``: which trivial outputs pass every check, or ""
+    ``builds``: the cache of built kernels. ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds.
+    ``degenerate``: a description of trivial outputs that pass every check, or "".
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class ProblemContext:
         """Remarks to add to each verdict on the problem."""
 
     def prepare(self) -> None:
-        """Do work now that the first correct kernel would otherwise have to wait for. Out-of-memory errors
+        """Do work in advance for which the first correct kernel would otherwise wait. Out-of-memory errors
         propagate.
         """
         self.judged.find_outlier_sizes(Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
@@ -65,13 +64,14 @@ class ProblemContext:
     def is_measured(self, problem: JudgedProblem, role: str) -> bool:
         """Return whether a timed call with inputs of this ``role`` reveals a kernel's precision.
 
-        Only inputs without outliers reveal it. If the problem permits inputs with mean zero, only those do.
+        Inputs with outliers do not reveal precision. If the problem permits inputs with mean zero, only such inputs do.
         """
         is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
         return role == "mean zero" or (role == "drawn" and is_general)
 
     def warming_slot(self, index: int) -> int | None:
-        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is needed.
+        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is
+        necessary.
 
         If possible, the two slots differ, so that the untimed call leaves no output for the timed call.
         """
@@ -81,12 +81,12 @@ class ProblemContext:
         return random.choice(others) if others else index
 
     def evict(self) -> None:
-        """Release memory that can be rebuilt. Buffers and processes stay."""
+        """Release memory whose content the judge can rebuild. Buffers and processes stay."""
         self.judged.evict()
         self.__dict__.pop("kernelbench", None)
 
     def close(self) -> None:
-        """Release buffers and processes. Do not use the object afterwards."""
+        """Release buffers and processes. Do not use the context afterwards."""
         self.empty_kernel.close()
         self.judged.close()
 

@@ -1,6 +1,6 @@
-"""The judge: a device's only trusted process. It owns the reference, inputs, expected outputs and clock.
+"""The judge: a device's only trusted process. The judge owns the reference, inputs, expected outputs and clock.
 
-It starts with the arguments SETTINGS and CACHE (``start.py``). The judge serves one request at a time
+``start.py`` starts the judge with the arguments SETTINGS and CACHE. The judge serves one request at a time
 (``engine.evaluation.judge.messages``), with exclusive use of the device. CACHE is the directory for this host's built
 kernels. The process exits when its standard input closes.
 """
@@ -53,7 +53,7 @@ _ADMISSION = POLICY.admission
 
 
 class NotBuilt(Exception):
-    """A kernel that built successfully before no longer builds. The message is one sentence."""
+    """A kernel that compiled before no longer compiles. The message is one sentence."""
 
 
 class Judge:
@@ -152,7 +152,8 @@ class Judge:
         return messages.ProblemOpened(eager, sol_ms, degenerate)
 
     def _built(self, kernel: KernelSource) -> tuple[Path, BuildReport]:
-        """Return the kernel's library. Usually, a builder on this host has already built it; otherwise, build it now.
+        """Return the kernel's library. Usually, a builder on this host has already built the library; otherwise, build
+        the library now.
 
         Raises ``NotBuilt``.
         """
@@ -258,7 +259,7 @@ def write_answer(descriptor: int, answer: AnyAnswer) -> None:
 
 
 def _gpu_memory() -> Memory:
-    """Return the visible GPU's memory. Memory in this process's PyTorch cache does not count as free."""
+    """Return the visible GPU's memory. Free memory excludes this process's PyTorch cache."""
     return Memory(*map(int, torch.cuda.mem_get_info()))
 
 
@@ -281,13 +282,13 @@ def _await_a_context(device: str, tell: Callable[[AnyAnswer], None]) -> None:
 
 
 def _lack_of_memory(error: Exception) -> str | None:
-    """Return one sentence if ``error`` reports a lack of memory, else None."""
+    """Describe ``error`` in one sentence if it reports a lack of memory, or return None."""
     text = " ".join(str(error).split())
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not tells_of_no_memory(text):
         return None
     asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", text)
-    what = f", it requested {asked.group(1)}" if asked is not None else ""
-    return f"the problem needs more memory than there is on the device{what}; choose smaller sizes"
+    what = f" (it requested {asked.group(1)})" if asked is not None else ""
+    return f"the problem needs more memory than the device has{what}; choose smaller sizes"
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Start a judge. Slow work that does not need PyTorch runs while PyTorch is being imported.
+"""Start a judge. While Python imports PyTorch, do slow work that does not need PyTorch.
 
 ``python -m engine.system.fast_start engine.evaluation.judge.start SETTINGS CACHE``: see ``server.py``.
 """
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _touched_heap(settings: JudgeSettings) -> contextlib.AbstractContextManager[None]:
-    """Touch the memory that the first problem will use. The import of PyTorch keeps only one core busy."""
+    """Touch the memory that the first problem will use, because the import of PyTorch keeps only one core busy."""
     if settings.kind == "cuda":
         return contextlib.nullcontext()
     keep_freed_memory()

@@ -1,4 +1,6 @@
-"""Judge a kernel with one evaluation or, if thorough, with several. Evaluations with odd results are repeated."""
+"""Judge a kernel with one evaluation or, if thorough, with several. The judge repeats evaluations with implausible
+results.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def _evaluate(
 
 
 def _is_odd(verdict: Verdict, context: ProblemContext) -> bool:
-    """Return whether the kernel is faster than the SOL, or was rejected because of its clock."""
+    """Return whether the kernel is faster than the SOL, or a check rejected its reported times."""
     below_sol = verdict.sol_share is not None and verdict.sol_share > _CLOCK.suspicious_sol[context.settings.kind]
     return below_sol or verdict.pattern in (MISREPORT, SLOWS)
 

@@ -1,9 +1,9 @@
 """The arena: buffers that judge and runner share, for inputs, weights and outputs, each between redzones.
 
-On a CPU, the arena is a memfd; on a GPU, the arena is exported device memory. It consists of *slots*, each a full set
-of buffers. With two or more slots, a kernel does not see the same pointers twice in a row. The judge keeps everything
-else (reference, expected outputs) in its own memory. Threats: stale-output (poison), out-of-bounds (redzones), replay
-(slots), escape (buffers are cleared between kernels).
+On a CPU, the arena is a memfd; on a GPU, the arena is exported device memory. The arena consists of *slots*, each a
+full set of buffers. With two or more slots, a kernel does not see the same pointers twice in a row. The judge keeps the
+reference and the expected outputs in its own memory. Threats: stale-output (poison), out-of-bounds (redzones), replay
+(slots), escape (the judge clears buffers between kernels).
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Buffers:
 
 
 class Slot(Buffers):
-    """Buffers with the judge's marks in and around them.
+    """Buffers with the judge's poison in the outputs and redzones around the buffers.
 
-    ``results``: the tensors to compare: outputs, then buffers that the model mutates. ``filled``: whether inputs and
-    weights have been loaded since the last kernel.
+    ``results``: the tensors to compare: outputs, then buffers that the model mutates. ``filled``: whether the judge has
+    loaded inputs and weights since the last kernel.
     """
 
     def __init__(self, memory: torch.Tensor, offsets: Sequence[int], specs: Sequence[TensorSpec]) -> None:
@@ -108,7 +108,7 @@ class Slot(Buffers):
         self._restore_redzones()
 
     def unwritten(self, which: int) -> str | None:
-        """Return a sentence about output elements that still contain the poison, or None."""
+        """Describe output elements that still contain the poison, or return None."""
         for (words, rest), tensor, spec in zip(self._words, self.tensors, self.specs, strict=True):
             if spec.role != "output":
                 continue
@@ -117,16 +117,16 @@ class Slot(Buffers):
                 left = torch.cat([left.repeat_interleave(words.itemsize), rest == _pattern(which, 1, 1)])
             if bool(left.any()):
                 elements = f"{int(left.sum()):,} of {spec.numel:,} elements of {spec.name}"
-                return f"{elements} were never written; the first has index {int(left.nonzero()[0]):,}"
+                return f"the kernel left {elements} unwritten; the first has index {int(left.nonzero()[0]):,}"
         return None
 
     def damaged_redzone(self) -> str | None:
-        """Return a sentence about a write before or after a buffer, or None. Threat: out-of-bounds."""
+        """Describe a write before or after a buffer, or return None. Threat: out-of-bounds."""
         if bool((torch.cat([guard for _, guard in self._redzones]) == 255).all()):
             return None
         place = next(place for place, guard in self._redzones if not bool((guard == 255).all()))
         self._restore_redzones()
-        return f"wrote {place}"
+        return f"the kernel wrote {place}"
 
 
 class Arena:
@@ -161,7 +161,7 @@ class Arena:
         return [slot.offsets for slot in self.slots]
 
     def close(self) -> None:
-        """Release the memory. Do not use the slots' tensors afterwards."""
+        """Release the arena's memory. Do not use the slots' tensors afterwards."""
         self.slots = []
         self._memory.close()
 
@@ -173,7 +173,7 @@ def _after(end: int) -> int:
 
 
 def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a buffer as integers, with one-byte elements in pairs, and the last byte if it has no pair."""
+    """Return a buffer as integers, with one-byte elements in pairs, and the last byte if that byte has no pair."""
     size, flat = max(tensor.itemsize, 2), tensor.view(-1).view(torch.uint8)
     end = tensor.nbytes // size * size
     return flat[:end].view(getattr(torch, f"int{8 * size}")), flat[end:]
@@ -193,7 +193,7 @@ def _pattern(which: int, size: int, itemsize: int) -> int:
 def _redzones(
     memory: torch.Tensor, offsets: Sequence[int], specs: Sequence[TensorSpec]
 ) -> list[tuple[str, torch.Tensor]]:
-    """Return all bytes between and around the buffers. Each half of a gap gets a name that mentions the adjacent
+    """Return all bytes between and around the buffers. Each half of a gap has a description that names the adjacent
     buffer.
     """
     guards, size = [], _SANDBOX.redzone_bytes

@@ -49,9 +49,9 @@ class ModelNew(torch.nn.Module):
 """
 _WORDS = {
     "none": "no weights",
-    "state_dict": "weights in the judge's buffers (the state dicts match)",
-    "absent": "has none of the reference's weights, which are equal in all trials",
-    "replay": "its own weights, drawn like the reference's (the state dicts differ): equal in all trials",
+    "state_dict": "weights are in the judge's buffers (the state dicts match)",
+    "absent": "the module has no weights; the reference's weights are equal in all trials",
+    "replay": "the module has its own weights, which are equal in all trials (the state dicts differ)",
 }
 
 
@@ -74,7 +74,7 @@ class ModuleRunner(Runner):
         try:
             order = pickle.dumps(module_order(kernel, problem, self._settings.threads))
         except Exception as error:
-            raise RunnerEnded("error", f"cannot hand the model's arguments to a runner: {error}") from None
+            raise RunnerEnded("error", f"the judge cannot pass the model's arguments to a runner: {error}") from None
         self._slots, self._strides = problem.arena.slots, problem.output_strides
         self._arena_inode = os.fstat(problem.arena.descriptor).st_ino
         readable = [str(home), *(path for path in sys.path if path and Path(path).is_dir())]
@@ -152,7 +152,7 @@ class ModuleRunner(Runner):
     def sampled_code(self) -> Counter[str] | None:
         """Sample the running code of all threads during repeated calls. Return a count per file.
 
-        Returns None if the judge must not inspect the kernel's process. Raises ``RunnerEnded``.
+        Returns None if this machine forbids inspection of the kernel's process. Raises ``RunnerEnded``.
         """
         if not self.reads_results:
             return None
@@ -181,7 +181,7 @@ class ModuleRunner(Runner):
 
 
 def module_order(kernel: Path, problem: JudgedProblem, threads: int) -> ModuleOrder:
-    """Return the order for the runner of ``kernel``. The order excludes the reference."""
+    """Return the order for the runner of ``kernel``. The order does not contain the reference."""
     reference, home = problem.source.reference, kernel.parent
     placeholders = [InputPlaceholder(index) for index in range(len(problem.spec.inputs))]
     return ModuleOrder(
@@ -204,9 +204,9 @@ def _readers() -> ThreadPoolExecutor:
 
 
 def _read_memory(pid: int, address: int, to: int, size: int) -> bool:
-    """Read ``size`` bytes at ``address`` in another process, with all threads if there are many bytes.
+    """Read ``size`` bytes at ``address`` in another process, with several threads if there are many bytes.
 
-    Return whether that succeeded.
+    Return whether the read succeeded.
     """
     span, one, none = ctypes.c_size_t * 2, ctypes.c_ulong(1), ctypes.c_ulong(0)
     read_from = ctypes.CDLL(None).process_vm_readv
@@ -224,7 +224,7 @@ def _read_memory(pid: int, address: int, to: int, size: int) -> bool:
 
 
 def _may_read(pid: int) -> bool:
-    """Return whether the machine lets this process read another process's memory. That process must be waiting."""
+    """Return whether the machine lets this process read the memory of the waiting process ``pid``."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         address = int(Path(f"/proc/{pid}/maps").read_text().partition("-")[0], 16)
         word = ctypes.c_uint64()
@@ -240,8 +240,9 @@ def runner_for(kernel: Path, settings: JudgeSettings, limits: Limits, cancelled:
 
 
 def copies_after_the_clock_ms(problem: JudgedProblem, runner: Runner) -> float:
-    """Return the milliseconds that a ``.py`` kernel's runner spends on its outputs after its clock has stopped.
+    """Return the milliseconds that a ``.py`` kernel's runner spends on the outputs after the runner's clock has
+    stopped.
 
-    The runner copies the outputs or, if the judge reads them, only checks each output.
+    The runner copies the outputs or, if the judge reads the outputs, only checks each output.
     """
     return _SANDBOX.looked_at_ms * len(problem.spec.outputs) if runner.reads_results else problem.copy_ms

@@ -14,25 +14,25 @@ _EXCEPTION = re.compile(r"terminate called after throwing an instance of '([^'\n
 
 
 def why(status: int, printed: str, bound: str, workspace_bytes: int) -> tuple[End, str]:
-    """Return how the process ended, as a class and as one sentence.
+    """Return the kind of failure that ended a process, and a sentence that explains the failure.
 
     ``status``: the wait status. ``printed``: the end of the kernel's output. ``bound``: the kernel's memory limit in
     words.
     """
     if not os.WIFSIGNALED(status):
-        return "crashed", f"exited with code {os.WEXITSTATUS(status)}; return instead of exiting"
+        return "crashed", f"the kernel exited with code {os.WEXITSTATUS(status)}; return instead of exiting"
     number = os.WTERMSIG(status)
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
     if number == signal.SIGSYS:
-        return "forbidden", f"tried to start a process ({name}); use threads instead"
+        return "forbidden", f"the kernel tried to start a process ({name}); use threads instead"
     if "bad_alloc" in printed:
-        return "memory", f"exceeded its {bound}"
+        return "memory", f"the kernel exceeded its {bound}"
     if number == signal.SIGKILL:  # The judge does not call this function after killing the process itself.
-        return "error", f"the system killed it ({name}), perhaps for lack of memory; judge the kernel again"
-    return "crashed", f"ended by {name}{_cause(number, printed, workspace_bytes)}"
+        return "error", f"the system killed the kernel ({name}), perhaps for lack of memory; judge the kernel again"
+    return "crashed", f"{name} ended the kernel{_cause(number, printed, workspace_bytes)}"
 
 
 def _cause(number: int, printed: str, workspace_bytes: int) -> str:
@@ -41,12 +41,12 @@ def _cause(number: int, printed: str, workspace_bytes: int) -> str:
         case signal.SIGABRT:
             return f": {said}" if (said := _last_words(printed)) else ""
         case signal.SIGSEGV | signal.SIGBUS:
-            workspace = f"a buffer or of its {workspace_bytes:,}-byte workspace" if workspace_bytes else "a buffer"
+            workspace = f"a buffer or the {workspace_bytes:,}-byte workspace" if workspace_bytes else "a buffer"
             return f": it accessed memory outside its buffers, perhaps past the end of {workspace}"
         case signal.SIGFPE:
-            return ": possibly an integer division by zero"
+            return ": it may have divided an integer by zero"
         case signal.SIGILL:
-            return ": an instruction that this processor lacks, or code that the compiler considered unreachable"
+            return ": it ran an instruction that this processor lacks, or code that the compiler considered unreachable"
     return ""
 
 

@@ -32,7 +32,7 @@ class Usage(Struct, frozen=True):
 
 
 def usage_of(pid: int) -> Usage | None:
-    """Return the usage of the process ``pid``, or None if unreadable."""
+    """Return the usage of the process ``pid``, or None if /proc is not readable."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         # The process chose the name in this file, so it may not be valid text.
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
@@ -67,18 +67,18 @@ def mappings_of(pid: int) -> list[Mapping]:
 
 
 def not_its_own(mappings: list[Mapping], spans: list[tuple[int, int]], arena: int) -> str | None:
-    """Return why the memory at ``spans`` (address, bytes) may be mapped from elsewhere, or None.
+    """Return why the memory at ``spans`` (address, bytes) may not be the process's own, or None.
 
-    At no cost, a process can map the same pages twice, which looks like a copy. ``arena``: the inode of the judge's
-    buffers, which are mapped once and may contain results. Threat: late-work.
+    A process can map the same pages twice at no cost, which looks like a copy. ``arena``: the inode of the judge's
+    buffers, which may contain results if mapped only once. Threat: late-work.
     """
     places = {mapping.start - mapping.offset for mapping in mappings if mapping.inode == arena}
     if len(places) > 1 or any(not mapping.shared for mapping in mappings if mapping.inode == arena):
-        return "the judge's buffers are mapped more than once"
+        return "the kernel's process mapped the judge's buffers more than once"
     for address, size in spans:
         for mapping in mappings:
             if mapping.start < address + size and address < mapping.end and mapping.inode != arena:
-                return f"forward's result lies in memory mapped from {mapping.name or 'elsewhere'}"
+                return f"forward's result is in memory mapped from {mapping.name or 'elsewhere'}"
     return None
 
 
@@ -99,8 +99,8 @@ def instruction_addresses(pid: int) -> list[int]:
 
 
 def files_at(pid: int, addresses: list[int]) -> Counter[str]:
-    """Count the ``addresses`` per file that is mapped into the process; the key "" counts addresses outside any file.
-    Raises ``OSError``.
+    """Count the ``addresses`` in each file that is mapped into the process. The key "" counts addresses outside any
+    file. Raises ``OSError``.
     """
     mappings = mappings_of(pid)
     starts = [mapping.start for mapping in mappings]

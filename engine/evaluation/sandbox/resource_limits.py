@@ -19,11 +19,10 @@ _SANDBOX = POLICY.sandbox
 
 
 class Limits(Struct, frozen=True):
-    """A runner's limits. The defaults are those of the judge's empty kernel.
+    """A runner's limits. The defaults are the limits of the judge's empty kernel.
 
-    - ``start_s``: timeout for each answer while the runner starts and loads
-    - ``call_s``: timeout for the answer to a call
-    - ``data_bytes``: private memory in addition to the initial memory; 0 means unlimited
+    ``start_s``: timeout for each answer while the runner starts and loads. ``call_s``: timeout for the answer to a
+    call. ``data_bytes``: private memory in addition to the initial memory; 0 means unlimited.
     """
 
     start_s: float = _SANDBOX.empty_start_s
@@ -35,7 +34,7 @@ class Limits(Struct, frozen=True):
 def limits_of(problem: ProblemSpec, settings: JudgeSettings, eager_ms: float | None, module: bool) -> Limits:
     """Return the default limits of one kernel.
 
-    ``module``: whether it is a ``.py`` kernel, whose results PyTorch allocates.
+    ``module``: whether the kernel is a ``.py`` kernel, whose results PyTorch allocates.
     """
     call_s = max(_SANDBOX.call_s, _SANDBOX.call_per_eager * (eager_ms or 0.0) / 1e3)
     if module:

@@ -1,11 +1,10 @@
-"""Start, monitor and end the isolated process of one kernel. This is the judge's side.
+"""Start, monitor and end the isolated process of one kernel. This module is the judge's side.
 
-A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair. Threats:
+A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair.
 
-- ``forged-answer``: the judge limits the size of answers and checks them.
-- ``late-work``: the judge stops the process between calls.
-- ``resources``: the judge sets deadlines and limits memory, threads and output.
-- ``escape``: ``inside`` isolates the process.
+Against ``forged-answer``, the judge limits the size of answers and checks their content. Against ``late-work``, the
+judge stops the process between calls. Against ``resources``, the judge sets deadlines and limits memory, threads and
+output. Against ``escape``, the code in ``inside`` isolates the process.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
 
 RUNNER = Path(__file__).parent / "inside" / "__main__.py"
 CORES_VARIABLE = "KERNEL_TUI_CORES"
-FORGED = "its process forged an answer: only the runner may answer the judge"
+FORGED = "the kernel forged an answer: only the runner may answer the judge"
 _SANDBOX = POLICY.sandbox
 
 
 class RunnerEnded(Exception):
-    """The runner cannot continue. ``end``: how it ended, as a class; the message is one sentence for the verdict."""
+    """The runner cannot continue. ``end``: the kind of failure. The message is one sentence for the verdict."""
 
     def __init__(self, end: End, text: object) -> None:
         words = str(text)[: _SANDBOX.reason_chars]
@@ -55,7 +54,7 @@ class RunnerEnded(Exception):
 class Loaded(Struct, frozen=True):
     """A runner's report after loading a kernel.
 
-    ``detail``: a phrase for the verdict. ``keeps_weights``: whether the kernel has its own weights.
+    ``detail``: the evidence for the verdict. ``keeps_weights``: whether the kernel has its own weights.
     """
 
     detail: str
@@ -63,10 +62,10 @@ class Loaded(Struct, frozen=True):
 
 
 class Runner:
-    """One runner process, from start to end. Use it as a context manager.
+    """One runner process, from start to end. Use the runner as a context manager.
 
-    ``pid``: the kernel's process as seen by the judge. ``sandbox``: the active isolation layers. ``cancelled``: polled
-    while the judge is waiting. Raises ``RunnerEnded`` if the process does not start.
+    ``pid``: the kernel's process id in the judge's namespace. ``sandbox``: the active isolation layers. ``cancelled``:
+    a function that the judge polls while it waits. Raises ``RunnerEnded`` if the process does not start.
     """
 
     goes_cold = False
@@ -97,7 +96,9 @@ class Runner:
             raise
 
     def _start(self, kind: str, control: int, output: int) -> int:
-        """Start the runner's outermost process in a new process group, with these descriptors. Return its pid."""
+        """Start the runner's outermost process in a new process group, and return its pid. ``control`` and ``output``
+        are descriptors.
+        """
         isolate = "1" if self._limits.isolate else "0"
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(RUNNER), str(control), kind, isolate, cores()],
@@ -152,7 +153,7 @@ class Runner:
         return self._output.decode(errors="replace")
 
     def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
-        """Hand over the shared buffers and the kernel's library. Raises ``RunnerEnded`` if loading fails."""
+        """Pass the shared buffers and the kernel's library to the runner. Raises ``RunnerEnded`` if loading fails."""
         workspace = self._load(kernel.read_bytes(), problem).get("workspace_bytes")
         if type(workspace) is not int:
             raise RunnerEnded("forbidden", FORGED)
@@ -160,7 +161,7 @@ class Runner:
         return Loaded(f"workspace {workspace:,} bytes" if workspace else "no workspace")
 
     def _load(self, kernel: bytes, problem: JudgedProblem, **allowed: Any) -> dict[str, Any]:
-        """Hand over ``kernel`` as a file. Return the runner's report after loading, when the process is stopped."""
+        """Pass ``kernel`` as a file. Return the runner's report after loading, when the process is stopped."""
         arena = problem.arena
         self._arena_bytes = arena.nbytes
         with os.fdopen(os.memfd_create("kernel", os.MFD_CLOEXEC), "w+b", 0) as memory:
@@ -175,11 +176,11 @@ class Runner:
         return ready
 
     def isolate(self, kernel: int, arena: int, **order: Any) -> list[str]:
-        """Send the first order, which contains everything that the runner needs. Return the active isolation layers.
+        """Send the first order, which contains all data that the runner needs. Return the active isolation layers.
 
-        - ``kernel`` and ``arena``: descriptors
-        - ``order``: ``arena_bytes``, ``slots`` (offsets of the buffers in the arena), ``readable`` and ``writable``
-          (directories besides the system's), ``compilers`` (whether the kernel may start compilers)
+        ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes`` and ``slots`` (the buffers' offsets
+        in the arena). ``readable`` and ``writable`` are directories in addition to the system's directories.
+        ``compilers`` says whether the kernel may start compilers.
         """
         none = {"arena_bytes": 0, "slots": [], "readable": [], "writable": [], "compilers": False}
         common = {"data_bytes": 2 * self._limits.data_bytes, "policy": to_builtins(_SANDBOX)}
@@ -194,10 +195,10 @@ class Runner:
     ) -> tuple[list[float], float]:
         """Call the kernel on each slot in turn. Return the reported times and the judge's wall time, in milliseconds.
 
-        - ``flushes``: L2 evictions on a GPU before each call; 0 means none, and one time for all calls
-        - ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only)
-        - ``warm``: slot for an untimed call right before each call of a kernel that launches from Python; the wall time
-          includes it
+        ``flushes``: L2 evictions on a GPU before each call. With 0, the runner reports one time for all calls.
+        ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only).
+        ``warm``: the slot for an untimed call before each call of a kernel that launches from Python. The wall time
+        includes this untimed call.
 
         Raises ``RunnerEnded``.
         """
@@ -205,13 +206,13 @@ class Runner:
         answer, wall_ms = self._ask(order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
-            raise RunnerEnded("forbidden", "it forged its times: the reported times are impossible")
+            raise RunnerEnded("forbidden", "the kernel forged its times: the reported times are impossible")
         return [float(value) for value in times], wall_ms
 
     def launches(self, seed: int | None = None) -> tuple[Launch, ...]:
         """Return the GPU launches of one call on the first slot, as the kernel's process reports them.
 
-        Returns () if they are unknown. This may end the process, so it must be its last call.
+        Returns () if the launches are unknown. Recording may end the process, so call this method last.
         """
         with contextlib.suppress(RunnerEnded, ValidationError):
             answer, _ = self._ask({"slots": [0], "seed": seed, "launches": True})
@@ -225,13 +226,13 @@ class Runner:
         settle: Callable[[], object],
         seed: int | None = None,
     ) -> float | None:
-        """Queue calls on the GPU, ``load`` their inputs, then let them run.
+        """Queue calls on the GPU, ``load`` their inputs, and then let the calls run.
 
-        Returns the milliseconds until the runner has answered and ``settle`` is done. Returns None if calls cannot be
-        queued, because ``launch`` waits for the device or the driver does not support gates.
+        Returns the milliseconds until the runner has answered and ``settle`` has returned. Returns None if the runner
+        cannot queue calls, because ``launch`` waits for the device or the driver does not support gates.
 
-        The time excludes launching, and the inputs do not exist before the clock starts. Threat: clock, late-work.
-        Raises ``RunnerEnded``.
+        The time excludes launching. The inputs do not exist before the clock starts. Threat: clock, late-work. Raises
+        ``RunnerEnded``.
         """
         if self._gate is None:
             return None
@@ -258,7 +259,7 @@ class Runner:
         return wall_ms if queued.get("queued") is True else None
 
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """Send an order to call the kernel. Return the runner's answer and how many milliseconds it took."""
+        """Send an order to call the kernel. Return the runner's answer and the milliseconds until the answer."""
         start = self._wake(order)
         limit_s = self._limits.call_s * min(len(order["slots"]), 2)
         if self._next_call_compiles:
@@ -270,7 +271,7 @@ class Runner:
         return answer, wall_ms
 
     def _wake(self, order: dict[str, Any]) -> float:
-        """Wake the runner and send ``order``. Return when the order was sent, in seconds by this process's clock."""
+        """Wake the runner and send ``order``. Return the time of sending, in seconds by this process's clock."""
         self._signal(signal.SIGCONT)
         start = time.perf_counter()
         self._send(order)
@@ -286,9 +287,9 @@ class Runner:
     def _stand_still(self, answer: dict[str, Any]) -> None:
         """Stop the process between its calls, so that no thread can change inputs or slow the reference.
 
-        ``answer``: the report of the call. This method also checks memory use, because nothing else checks it during a
+        ``answer``: the report of the call. This method also checks memory use, because no other check runs during a
         short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call failed and the
-        process is alive.
+        process lives on.
         """
         self._signal(signal.SIGSTOP)
         self._check_usage()
@@ -313,7 +314,7 @@ class Runner:
                 self._drain()
                 if self._printed > _SANDBOX.printed_bytes:
                     most = f"{_SANDBOX.printed_bytes // MIB} MiB"
-                    raise RunnerEnded("forbidden", f"printed more than {most}; remove its output")
+                    raise RunnerEnded("forbidden", f"the kernel printed more than {most}; remove its output")
             if self._control.fileno() in ready:
                 return self._receive(stage)
             if self._cancelled():
@@ -321,16 +322,16 @@ class Runner:
             self._check_usage()
             if time.monotonic() > deadline:
                 if is_suspended(self.pid):  # The judge had resumed the process.
-                    reason = f"a signal that is not the judge's stopped its process ({stage}); judge the kernel again"
+                    reason = f"a signal that is not the judge's stopped the kernel ({stage}); judge the kernel again"
                     raise RunnerEnded("error", reason)
                 hint = "check whether the kernel loops endlessly or is far slower than the reference"
-                raise RunnerEnded("timeout", f"no answer within {deadline_s:g} s ({stage}); {hint}")
+                raise RunnerEnded("timeout", f"the kernel gave no answer within {deadline_s:g} s ({stage}); {hint}")
 
     def _has_hung_up(self) -> bool:
-        """Return whether every process has closed the runner's end of the socket, as must happen after the last
+        """Return whether every process has closed the runner's end of the socket, which must happen after the last
         message.
 
-        If a kernel forged that message, the kernel is still alive, or another message follows.
+        If a kernel forged the last message, the kernel is still alive, or another message follows.
         """
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -352,7 +353,7 @@ class Runner:
         except (ValueError, RecursionError, OSError):
             raise RunnerEnded("forbidden", FORGED) from None
         if received is None:
-            raise RunnerEnded("crashed", "its process is gone, and the system reported no reason")
+            raise RunnerEnded("crashed", "the kernel's process is gone, and the system reported no reason")
         message, descriptors = received
         for descriptor in descriptors:
             os.close(descriptor)
@@ -365,7 +366,7 @@ class Runner:
         if "failed" in message:
             text = message.get("text", "")
             if message["failed"] == "start" and stage == "start":
-                raise RunnerEnded("error", f"the runner could not start: {text}")
+                raise RunnerEnded("error", f"the runner could not start: {text}; run kernel-tui doctor")
             if message["failed"] == "cuda":
                 raise RunnerEnded("crashed", f"the kernel failed on the device: {text}")
             raise RunnerEnded("not_loaded", text)
@@ -388,23 +389,25 @@ class Runner:
             return
         most = _SANDBOX.threads + _SANDBOX.threads_per_core * (os.cpu_count() or 1)
         if now.threads > most:
-            raise RunnerEnded("forbidden", f"started more than {most:,} threads; reuse existing threads")
+            raise RunnerEnded("forbidden", f"the kernel started more than {most:,} threads; reuse existing threads")
         held = now.private_bytes - start.private_bytes + max(0, now.shared_bytes - self._arena_bytes)
         if bound and held > bound:
-            raise RunnerEnded("memory", f"used more than its {self._bound()}")
+            raise RunnerEnded("memory", f"the kernel used more than its {self._bound()}")
 
     def _bound(self) -> str:
         size = f"{self._limits.data_bytes / GIB:.1f} GiB"
         return f"{size} of memory; use less, or raise evaluation.memory_limit"
 
     def mapped(self) -> set[str] | None:
-        """Return the names of the files mapped into the kernel's process, or None if unreadable."""
+        """Return the names of the files mapped into the kernel's process, or None if /proc is not readable."""
         with contextlib.suppress(OSError):
             return {one.name.rpartition("/")[2] for one in mappings_of(self.pid) if "/" in one.name}
         return None
 
     def others_started(self) -> list[str]:
-        """Return the names of live processes that the kernel started. No clock counts their work. Threat: late-work."""
+        """Return the names of live processes that the kernel started. No clock counts the work of such processes.
+        Threat: late-work.
+        """
         import psutil
 
         with contextlib.suppress(psutil.Error):
@@ -429,7 +432,7 @@ def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
 
 
 def cores() -> str:
-    """Return the cores for kernels, which are all of the engine's cores. This process may have fewer, because its
+    """Return the cores for kernels, which are all of the engine's cores. This process may use fewer cores, because its
     threads are bound to cores.
     """
     return os.environ.get(CORES_VARIABLE) or ",".join(map(str, sorted(os.sched_getaffinity(0))))
@@ -438,7 +441,8 @@ def cores() -> str:
 def runner_environment(kind: str) -> dict[str, str]:
     """Return a kernel's environment.
 
-    It sets threads, waiting policy and device, without the user's variables. Threat: escape.
+    The variables set threads, waiting policy and device. The environment excludes the user's own variables. Threat:
+    escape.
     """
     kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}

@@ -11,8 +11,8 @@ import sys
 def shared_memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
     """Create ``nbytes`` of zeroed memory, a multiple of the page size.
 
-    Return the file descriptor and the mapping. The size is sealed, because SIGBUS would end the judge if a kernel
-    shrank the file. Threat: forged-answer.
+    Return the file descriptor and the mapping. The function seals the size, because SIGBUS would end the judge if a
+    kernel shrank the file. Threat: forged-answer.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, nbytes)
@@ -21,14 +21,16 @@ def shared_memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
 
 
 class Gate:
-    """A word that judge and GPU share. Queued calls wait until the judge sets this word. Threat: clock, late-work."""
+    """A word in memory that judge and GPU share. Queued calls wait until the judge sets this word. Threat: clock,
+    late-work.
+    """
 
     def __init__(self) -> None:
         self.descriptor, self._map = shared_memory("gate", mmap.PAGESIZE)
         self._number = 0
 
     def next(self) -> int:
-        """Return the number that will open the gate next."""
+        """Return the number that opens the gate for the next queued calls."""
         self._number += 1
         return self._number
 

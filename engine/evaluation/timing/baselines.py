@@ -1,8 +1,8 @@
-"""Measure PyTorch's own times for a problem: eager in the judge, ``torch.compile`` in a separate process.
+"""Measure PyTorch's times for a problem: eager in the judge, ``torch.compile`` in a separate process.
 
 ``python -m engine.system.fast_start engine.evaluation.timing.baselines SETTINGS`` reads a problem specification on
 standard input and answers with a ``Baseline``. The separate process protects the judge from a compiler that hangs or
-crashes. When the process ends, the compiler's memory is free again.
+crashes. The end of the process also releases the compiler's memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _REASON_CHARS = POLICY.sandbox.reason_chars
 def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
     """Time ``call`` repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
 
-    ``call`` gets the index of the repetition. On a GPU, an untimed call precedes each short call, because launches
-    become slower after a pause. Pairs with a kernel include the same untimed call. On a CPU, the result excludes
-    disturbed times.
+    ``call`` receives the index of the repetition. On a GPU, an untimed call precedes each short call, because launches
+    become slower after a pause. Pairs of reference and kernel include the same untimed call. On a CPU, the result
+    excludes disturbed times.
     """
     for index in range(_DEVICE.warm_up):
         device.time_ms(lambda index=index: call(index))  # type: ignore[misc]
@@ -83,7 +83,9 @@ def time_eager(judged: JudgedProblem) -> Baseline:
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
-    """Time ``torch.compile`` of the reference. ``failure`` is set if it fails or its outputs are wrong."""
+    """Time ``torch.compile`` of the reference. ``failure`` says why the compilation failed or which outputs are
+    wrong.
+    """
     slot = judged.arena.slots[0]
     trial = judged.trial(0)
     trial.load(slot)
@@ -111,10 +113,10 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
 
 
 def _own_buffers(model: torch.nn.Module) -> None:
-    """Copy the model's buffers out of the judge's memory. Modules that share a buffer share its copy.
+    """Copy the model's buffers out of the judge's memory. Modules that share a buffer share the copy.
 
-    The judge's tensors are views of bytes. The compiler refuses to write to views of another dtype, as batch
-    normalization would.
+    The judge's tensors are views of bytes. The compiler refuses to write to views of another dtype, but batch
+    normalization writes its buffers.
     """
     copies: dict[int, torch.Tensor] = {}
     for module in model.modules():

@@ -1,8 +1,8 @@
 """Call a kernel many times in one batch, each time on different buffers, and time the whole batch.
 
-The judge sees only when an answer arrives, so a slow clock can hide time within one call's overhead. A batch returns
-one answer for many calls, which leaves little hidden time per call. The kernel cannot tell which outputs the judge
-compares, so it cannot skip any.
+For a single call, the judge sees only when the answer arrives, so a slow clock can hide time in the call's overhead. A
+batch returns one answer for many calls, which leaves little room to hide time per call. The kernel cannot tell which
+outputs the judge compares, so it cannot skip any output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ fp64 outputs.
 
 
 class CallBatch:
-    """Slots in random order, each with fresh inputs. Methods raise ``RunnerEnded`` and whatever ``check`` raises."""
+    """A batch of calls on slots in random order, each with fresh inputs. Methods raise ``RunnerEnded`` and whatever
+    ``check`` raises.
+    """
 
     def __init__(self, problem: JudgedProblem, runner: Runner, count: int, check: Check) -> None:
         self._problem, self._runner, self._check = problem, runner, check
@@ -39,14 +41,18 @@ class CallBatch:
         self._seed = problem.call_seed()
 
     def call(self) -> tuple[float, float]:
-        """Return the total milliseconds of all calls, as the kernel's process reports them and by the judge's clock."""
+        """Return the total milliseconds of all calls: the time that the kernel's process reports, and the time by the
+        judge's clock.
+        """
         self._load()
         reported_ms, wall_ms = self._runner.call(self._numbers, seed=self._seed)
         self._compare()
         return sum(reported_ms), wall_ms
 
     def call_behind_gate(self) -> float | None:
-        """Queue the calls before their inputs exist, then time them. Return None if the calls cannot be queued."""
+        """Queue the calls before their inputs exist, then time the calls. Return None if the runner cannot queue the
+        calls.
+        """
         wall_ms = self._runner.call_behind_gate(self._numbers, self._load, self._problem.device.settle, self._seed)
         if wall_ms is not None:
             self._compare()

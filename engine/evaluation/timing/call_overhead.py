@@ -1,6 +1,6 @@
 """Measure the overhead of a call with an empty kernel in a separate runner.
 
-Stopping, waking and messaging a process takes ten times as long while other virtual machines use the cores. Therefore
+Stopping, waking and messaging a process takes ten times as long when other virtual machines use the cores. Therefore
 the judge calls an empty kernel with each pair, and attributes only the remaining difference to the kernel's clock.
 """
 
@@ -32,7 +32,8 @@ extern "C" int launch() {
     return 0;
 }
 """
-"""The empty kernel's source. On a CPU, it wakes all threads, as kernels do; on a GPU, it launches nothing.
+"""The empty kernel's source. On a CPU, the kernel wakes all threads, as other kernels do; on a GPU, the kernel launches
+nothing.
 
 C's calling convention lets ``launch`` ignore its arguments.
 """
@@ -47,14 +48,15 @@ class CallOverhead(Struct):
         self.beside_ms.clear()
 
     def beside_at(self, quantile: float) -> float:
-        """Return a quantile of the overhead; 0 without any calls."""
+        """Return a quantile of the overhead, or 0 without any calls."""
         return sorted(self.beside_ms)[int(quantile * len(self.beside_ms))] if self.beside_ms else 0.0
 
 
 class EmptyKernel:
     """An empty kernel on a problem's buffers, built into the cache ``builds``.
 
-    Its process runs as long as the problem is open. If the process ends, the next request restarts it.
+    The kernel's process runs as long as the problem is open. If the process ends, the next request starts a new
+    process.
     """
 
     def __init__(self, problem: JudgedProblem, settings: JudgeSettings, builds: Path) -> None:
@@ -64,7 +66,7 @@ class EmptyKernel:
 
     @property
     def pid(self) -> int | None:
-        """Process id as this process sees it, or None."""
+        """The process id of the empty kernel in this process's namespace, or None."""
         return self._ask(lambda runner: runner.pid)
 
     def call(self, overhead: CallOverhead) -> None:
@@ -74,13 +76,13 @@ class EmptyKernel:
             overhead.beside_ms.append(took[1] - took[0][0])
 
     def batch_overhead_ms(self, slots: Sequence[int]) -> float:
-        """Return the overhead per call in the least disturbed batch, in milliseconds; 0 without an empty kernel."""
+        """Return the overhead per call in the least disturbed batch, in milliseconds, or 0 without an empty kernel."""
         batches = self._ask(lambda runner: [runner.call(list(slots)) for _ in range(_CLOCK.empty_batches)])
         return min((wall_ms - sum(own_ms) for own_ms, wall_ms in batches or ()), default=0.0) / len(slots)
 
     def queue_overhead_ms(self) -> float | None:
-        """Return how many milliseconds it takes to queue calls without disturbance (``Runner.call_behind_gate``), or
-        None if unknown.
+        """Return the milliseconds for queuing calls without disturbance (``Runner.call_behind_gate``), or None if
+        unknown.
 
         A GPU may switch between processes up to 2 ms late.
         """
@@ -97,7 +99,7 @@ class EmptyKernel:
             self._runner = None
 
     def _ask(self, question: Callable[[Runner], T]) -> T | None:
-        """Return the result of ``question``. Returns None without a compiler or if the process has ended."""
+        """Return the result of ``question``, or None if the empty kernel does not build or its process has ended."""
         try:
             if self._runner is None and not self._no_compiler:
                 self._start()

@@ -1,8 +1,8 @@
 """Decide how long a call took.
 
 The judge verifies the times that a kernel's process reports. The judge subtracts the overhead of an empty kernel's call
-from its own measurement, and counts the larger of the two times. Therefore a slow clock gains nothing, and a very slow
-clock counts as cheating. Threat: ``clock``.
+from its own measurement, and counts the larger of the two times. Therefore a slow clock gives a kernel no advantage,
+and a very slow clock counts as cheating. Threat: ``clock``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ _CLOCK = POLICY.clock
 class CallLimits(Struct, frozen=True):
     """The allowed difference between the judge's time and the reported time, in milliseconds.
 
-    - ``kind``: "cpu" or "cuda"
-    - ``overhead``: calls of an empty kernel, made between the kernel's own; the list grows during timing, and the
-    allowances change with it
-    - ``copy_ms``: the time that the judge takes to copy a Python kernel's outputs; 0 without a copy, None for compiled
-    kernels
-    - ``warm``: whether an untimed call precedes each single call
-    - ``least_ms``: the time between two events around almost no work
+    ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
+    list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
+    kernel's outputs; 0 without a copy, None for compiled kernels. ``warm``: whether an untimed call precedes each
+    single call. ``least_ms``: the time between two events around almost no work.
     """
 
     kind: str
@@ -63,7 +60,7 @@ class CallLimits(Struct, frozen=True):
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float) -> float:
-        """Return the overhead of each of ``count`` calls in a batch. ``loop_ms``: the runner's loop."""
+        """Return the overhead of each of ``count`` calls in a batch. ``loop_ms``: the overhead of the runner's loop."""
         beside = loop_ms + self.call_ms / count
         if self.copy_ms is not None:
             beside += _CLOCK.python_batch_ms[self.kind] + _CLOCK.output_copy * self.copy_ms
@@ -73,29 +70,29 @@ class CallLimits(Struct, frozen=True):
         """Return the maximum time of a call in a batch that is consistent with ``claimed_ms``, allowing for colder
         buffers.
 
-        ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: calls on the same buffers took the
-        claimed time, so only a kernel that also skips repeated calls can hide time.
+        ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: whether calls on the same buffers took
+        the claimed time. If so, only a kernel that skips repeated calls can hide time.
         """
         colder = _CLOCK.batch_coldest if warm_agrees else _CLOCK.batch_colder
         return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms
 
     def allowed_queued_ms(self, claimed_ms: float, count: int) -> float:
-        """Return the maximum time of each of ``count`` queued GPU calls, without the time for queuing."""
+        """Return the maximum time of each of ``count`` queued GPU calls, excluding the time for queuing."""
         beside = _CLOCK.queued_beside_ms / count + _CLOCK.output_copy * (self.copy_ms or 0.0)
         return _CLOCK.queued_factor * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
 
 
 def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, contended: bool) -> str:
-    """Return a remark if the judge's times count, or "" if the reported times do.
+    """Return a remark if the judge's times count, or "" if the reported times count.
 
-    ``contended``: other programs use the processor, so the judge's times prove nothing. Raises ``Rejected`` for a
-    kernel that takes far longer than it reports.
+    ``contended``: whether other programs use the processor, so that the judge's times prove nothing. Raises
+    ``Rejected`` for a kernel that takes far longer than it reports.
     """
     reported, counted = median(reported_ms), median(counted_ms)
-    said = f"reports {reported:.4g} ms per call but takes {counted:.4g} ms by the judge's clock"
+    said = f"the kernel reports {reported:.4g} ms per call but takes {counted:.4g} ms by the judge's clock"
     far = counted > _CLOCK.misreported * reported and counted > reported + _CLOCK.misreported_ms
     if far and not contended:
         raise Rejected("cheating", MISREPORT, said)
     if counted <= _CLOCK.remarked * reported:
         return ""
-    return f"{'a busy machine' if contended else MISREPORT}: {said}, which counts"
+    return f"{'a busy machine' if contended else MISREPORT}: {said}; the judge's time counts"

@@ -1,4 +1,4 @@
-"""Measure the processor time that other programs use while a kernel is timed."""
+"""Measure the processor time that other programs use while the judge times a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def processor_s(pid: int | None) -> float:
-    """Return the processor time of all threads of a process, in seconds; 0 after its end."""
+    """Return the processor time of all threads of a process, in seconds, or 0 after the end of the process."""
     if pid is not None:
         # CPUCLOCK_SCHED of a process: include/linux/posix-timers_types.h.
         with contextlib.suppress(OSError):
@@ -20,10 +20,10 @@ def processor_s(pid: int | None) -> float:
 
 
 class CpuContention:
-    """Other programs' processor use since this object was created.
+    """Processor use of other programs since the creation of this object.
 
-    ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive when ``share`` is
-    called.
+    ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive during the call of
+    ``share``.
     """
 
     def __init__(self, *runners: int | None) -> None:

@@ -1,7 +1,7 @@
 """Drop CPU pairs that other work slowed. All functions are pure.
 
-Other programs and virtual machines take cores, caches and bandwidth for milliseconds or minutes. They only ever add
-time, and they slow the reference and the kernel differently.
+Other programs and virtual machines take cores, caches and bandwidth for milliseconds or minutes. Such disturbances only
+add time, and they slow the reference and the kernel differently.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def undisturbed(*processes: Pairs) -> list[Pairs]:
     """Return each process's undisturbed pairs or, if too few remain, its least disturbed pairs.
 
     The reference's times, pooled over all processes, determine the share of disturbed calls. The same share of the
-    kernel's slowest calls, ranked by the judge's clock, counts as disturbed. Therefore a kernel with erratic times
-    gains nothing.
+    kernel's slowest calls, ranked by the judge's clock, counts as disturbed. Therefore erratic times give a kernel no
+    advantage.
 
-    Each order within a pair is treated separately, because the second call finds different caches.
+    The function treats each order within a pair separately, because the second call finds other data in the caches.
     """
     together = Pairs.pooled(processes)
     limits_ms = [_limit_ms([together.reference_ms[index] for index in indices]) for indices in _by_order(together)]
@@ -54,7 +54,7 @@ def _by_order(pairs: Pairs) -> list[list[int]]:
 
 
 def _least_disturbed(pairs: Pairs, indices: Sequence[int], limit_ms: float, least: int) -> list[int]:
-    """Return those ``indices`` that count. All pairs at ``indices`` have the same order."""
+    """Return the ``indices`` of the pairs that count. All pairs at ``indices`` have the same order."""
     by_reference, by_kernel = (
         {index: rank for rank, index in enumerate(sorted(indices, key=times.__getitem__))}
         for times in (pairs.reference_ms, pairs.wall_ms)
@@ -66,5 +66,5 @@ def _least_disturbed(pairs: Pairs, indices: Sequence[int], limit_ms: float, leas
 
 
 def _limit_ms(times_ms: Sequence[float]) -> float:
-    """Return the time above which a call counts as disturbed; 0 without times."""
+    """Return the time in milliseconds above which a call counts as disturbed, or 0 without times."""
     return _STATISTICS.disturbed * sorted(times_ms)[round(_STATISTICS.quiet * (len(times_ms) - 1))] if times_ms else 0.0

@@ -1,4 +1,4 @@
-"""Time one problem's correct kernels side by side, so that the leaders' order is not left to chance.
+"""Time one problem's correct kernels side by side, because separate verdicts do not order close leaders reliably.
 
 Each round calls every kernel once on the same buffers, in random order. The ranking uses ratios within rounds. The
 judge's clock also checks these times, because a kernel may begin to cheat after its verdict.
@@ -35,10 +35,12 @@ _RUNOFF = POLICY.runoff
 
 
 class FoundOut(RunnerEnded):
-    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id."""
+    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id. ``fault``: a clause such
+    as "is wrong".
+    """
 
-    def __init__(self, variant: str, text: str) -> None:
-        super().__init__("error", f"{variant} passed its checks, but in the runoff it {text}")
+    def __init__(self, variant: str, fault: str, reason: object) -> None:
+        super().__init__("error", f"{variant} passed its checks but {fault} in the runoff: {reason}")
         self.variant = variant
 
 
@@ -59,7 +61,7 @@ def run_runoff(
 
 
 class _Runoff:
-    """Kernels in runners that live as long as ``stack``, and their times in the last rounds."""
+    """The kernels of one runoff, and their times in the last rounds. The kernels' runners live as long as ``stack``."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class _Runoff:
                 )
             if expected is not None:
                 if comparison.checksum(slot.unwritable) != before:
-                    raise FoundOut(name, "writes its inputs")
+                    raise FoundOut(name, "is wrong", "the kernel wrote to its inputs")
                 with _blaming(name):
                     self._check(slot, expected, number % 2, f"round {number + 1}", exact)
             if number >= 0:  # The first round serves only to warm up.
@@ -163,15 +165,15 @@ def _blaming(variant: str) -> Iterator[None]:
     try:
         yield
     except Rejected as rejected:
-        raise FoundOut(variant, f"is {rejected.status.replace('_', ' ')}: {rejected.reason}") from None
+        raise FoundOut(variant, f"is {rejected.status.replace('_', ' ')}", rejected.reason) from None
     except RunnerEnded as ended:
         if ended.end == "cancelled":
             raise
-        raise FoundOut(variant, f"ended its process: {ended}") from None
+        raise FoundOut(variant, "its process ended", ended) from None
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
-    """Return whether every kernel is clearly slower than the fastest, or known within ``margin``. Pure."""
+    """Return whether every kernel is clearly slower than the fastest, or its rank is known within ``margin``. Pure."""
     fastest = _fastest(times_ms)
     for own in times_ms.values():
         ratios = _ratios(own, times_ms[fastest])
@@ -185,7 +187,7 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
 
 
 def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their time within rounds, relative to the fastest; tied within ``margin``. Pure."""
+    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure."""
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():

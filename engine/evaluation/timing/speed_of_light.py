@@ -1,7 +1,7 @@
 """Measure a device's peaks, and derive the lower bound (SOL) on a problem's time.
 
-Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009: no kernel takes
-less time than its bytes divided by the memory bandwidth, or its operations divided by the peak rate.
+No kernel takes less time than its bytes divided by the memory bandwidth, or its operations divided by the peak rate.
+Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEVICE = POLICY.device
 
 
 class Peaks:
-    """A device's peaks. Each is measured at its first use, unless it is known."""
+    """A device's peaks. A property measures each unknown peak at its first use."""
 
     def __init__(
         self, device: JudgeDevice, known_bandwidth_gbs: float | None = None, known_gflops: float | None = None
@@ -62,9 +62,8 @@ def peak_gflops(device: JudgeDevice) -> float:
     """Return the peak rate of matrix products in GFLOP/s. The fastest of several products counts, because the result is
     a bound.
 
-    On a GPU, these are products on tensor cores, of which smaller ones and those in bf16 sometimes run faster. A CPU
-    also computes a convolution: PyTorch's library for convolutions uses the widest vectors, but its library for
-    products may not.
+    On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster. A CPU also
+    computes a convolution, because PyTorch's convolution library may use wider vectors than its product library.
     """
     size = int(_DEVICE.matrix[device.kind])
     sizes = (size // 2, size)
@@ -94,7 +93,7 @@ def _convolution_gflops(device: JudgeDevice) -> float:
 
 
 def _fastest_ms(device: JudgeDevice, call: Callable[[], object]) -> float:
-    """Return the time of the fastest of several calls."""
+    """Return the time of the fastest of several calls, in milliseconds."""
     started, times_ms = time.perf_counter(), [device.time_ms(call)]
     while len(times_ms) < _DEVICE.peak_least or (
         len(times_ms) < _DEVICE.peak_most and time.perf_counter() - started < _DEVICE.peak_s
@@ -106,8 +105,9 @@ def _fastest_ms(device: JudgeDevice, call: Callable[[], object]) -> float:
 def sol_ms(problem: ProblemSpec, device: JudgeDevice, peaks: Peaks, tolerances: Tolerances) -> float:
     """Return the lower bound on the time for the problem's bytes and operations, in milliseconds.
 
-    On a CPU, the bandwidth comes from a copy as large as the problem, because all of its data may fit in the caches.
-    Every device computes more operations than it copies bytes, so few operations need no measured rate.
+    On a CPU, the bandwidth comes from a copy as large as the problem, because all of the problem's data may fit in the
+    caches. Every device computes more operations per second than it copies bytes, so few operations need no measured
+    rate.
     """
     if device.cuda:
         bandwidth_gbs = peaks.bandwidth_gbs

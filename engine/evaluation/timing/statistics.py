@@ -1,7 +1,8 @@
 """Statistics of paired timings. All functions are pure.
 
 Reference and kernel run in pairs on the same data, in random order. The speedup estimate is the median of the pairs'
-ratios, corrected for the order within each pair. Its interval uses order statistics (binomial, distribution-free).
+ratios, corrected for the order within each pair. The interval of the estimate uses order statistics (binomial,
+distribution-free).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CONFIDENCE = _STATISTICS.confidence
 
 
 def timing_processes(thorough: bool) -> int:
-    """Return the number of processes whose pairs are pooled for a verdict."""
+    """Return the number of processes whose pairs the judge pools for a verdict."""
     return POLICY.pairs.processes if thorough else 1
 
 
@@ -45,11 +46,10 @@ def interval_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int
 
 
 def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> list[float]:
-    """Return the pairs' ratios, corrected for the order within a pair, because the second call finds other data in the
-    caches.
+    """Return the pairs' ratios, corrected for the order within a pair. The second call finds other data in the caches.
 
-    The function shifts both orders to the geometric mean of their medians, by at most the effect of a cache. On two
-    cores, a difference of 8% between orders was measured.
+    The function shifts the ratios of both orders to the geometric mean of their medians, by at most
+    ``StatisticsPolicy.order``. In one measurement on two cores, the orders differed by 8%.
     """
     groups = [
         [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)
@@ -106,8 +106,9 @@ def over_processes(counting: Sequence[Pairs], processes: Sequence[Pairs]) -> tup
     """Return the median ratio with an interval that also covers the median of each process.
 
     Pairs from a single process do not show the variation between processes. ``counting``: each process's pairs that
-    count, chosen among all processes. ``processes``: each process's pairs, chosen without the others: all pairs on a
-    GPU, the undisturbed ones on a CPU. A process with few pairs in ``counting`` contributes the median of the latter.
+    count, chosen among all processes. ``processes``: each process's pairs, chosen without the other processes: all
+    pairs on a GPU, the undisturbed pairs on a CPU. A process with few pairs in ``counting`` contributes its median in
+    ``processes``.
     """
     middle, low, high = median_interval(Pairs.pooled(counting).ratios)
     medians = [
@@ -126,14 +127,14 @@ def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) 
 
 
 def is_uncertain(low: float, high: float) -> bool:
-    """Return whether the interval from ``low`` to ``high`` admits both a much slower and a much faster kernel."""
+    """Return whether the interval from ``low`` to ``high`` contains 1 and is too wide for a conclusion."""
     return low < 1.0 < high and high > POLICY.pairs.widest * low
 
 
 def summarize(times_ms: Sequence[float]) -> Timing:
-    """Return median, 10th and 90th percentile. Raises ``ValueError`` without samples."""
+    """Return the median, the 10th percentile and the 90th percentile. Raises ``ValueError`` without samples."""
     if not times_ms:
-        raise ValueError("no times to summarize")
+        raise ValueError("there are no times to summarize")
     ordered = sorted(times_ms)
     last = len(ordered) - 1
     return Timing(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], len(ordered))

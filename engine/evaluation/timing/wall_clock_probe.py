@@ -1,4 +1,6 @@
-"""Time batches of calls with the judge's clock, because the overhead of a single call could hide too much time."""
+"""Time batches of calls with the judge's clock, because a kernel could hide too much time in the overhead of a single
+call.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _CLOCK = POLICY.clock
 class WallClockProbe:
     """Times one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
-    ``contended``: whether other programs use the processor, so that an undisturbed batch takes more attempts. All
-    methods raise ``RunnerEnded``, and ``Rejected`` if a call of a batch returns wrong outputs.
+    ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. All methods
+    raise ``RunnerEnded``, and ``Rejected`` if a call of a batch returns wrong outputs.
     """
 
     def __init__(
@@ -35,19 +37,17 @@ class WallClockProbe:
         self.calls, self.runs_ms = 0, 0.0
 
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return how many milliseconds a call takes beyond the claimed time, and the evidence in words.
+        """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
-        The first line that fits decides:
-
-        - calls longer than ``batch_below_ms``: no batch, because the single calls suffice
-        - only one buffer set: calls on the same buffers
-        - a GPU on which calls can be queued: queued calls
-        - a compiled GPU kernel whose ``launch`` waits for the device: the fastest of a few batches on separate buffers
-        - all others: calls on the same buffers and calls on separate buffers; the larger excess counts. If a Python
-          kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
+        is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
+        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the fastest of a few batches on
+        separate buffers counts. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and
+        the larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers
+        decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
-            return 0.0, "single calls agree"
+            return 0.0, "single calls agree with the reported time"
         if self._slots < 2:
             return self._warm_batches(claimed_ms, limits)
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
@@ -55,7 +55,7 @@ class WallClockProbe:
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             beside_ms = limits.beside_batch_ms(self._slots, 0.0)
             each_ms = min(self._measured_batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
-            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: {each_ms:.4g} ms per call in batches"
+            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: batched calls took {each_ms:.4g} ms"
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0:
@@ -64,10 +64,10 @@ class WallClockProbe:
         return max(warm_ms, cold_ms), f"{words}; {found}"
 
     def _between_calls(self, limits: CallLimits) -> tuple[float, str]:
-        """Time what a Python kernel's process does beside its calls, such as work hidden in reporting the outputs.
+        """Time the work of a Python kernel's process outside its calls, such as work hidden in reporting the outputs.
 
         Calls on alternating buffers report their outputs one by one. Cold buffers explain long calls, but not the time
-        between them.
+        between two calls.
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
@@ -76,11 +76,13 @@ class WallClockProbe:
             reported_ms, wall_ms = self._runner.call([index % self._slots for index in range(count)])
             between_ms = min(between_ms, (self._counted(count, wall_ms) - sum(reported_ms)) / count - beside_ms)
             if between_ms <= _CLOCK.batch_colder_ms[limits.kind]:
-                return 0.0, f"{count} calls on alternating buffers agree"
-        return between_ms, f"{between_ms:.4g} ms of work after each of {count} calls"
+                return 0.0, f"{count} calls on alternating buffers agree with the reported time"
+        return between_ms, f"the process worked for {between_ms:.4g} ms after each of {count} calls"
 
     def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Time calls on the same, cached buffers. This reveals even microseconds, unless the kernel skips calls."""
+        """Time calls on the same, cached buffers. Such calls reveal even microseconds, unless the kernel skips
+        calls.
+        """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
         return self._least(
@@ -91,7 +93,7 @@ class WallClockProbe:
         )
 
     def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
-        """Time calls on separate buffers. This prevents skipped calls, but the buffers are cold."""
+        """Time calls on separate buffers. Separate buffers prevent skipped calls, but the buffers are cold."""
         count = self._count(_CLOCK.batch_target_ms, claimed_ms)
         loop_ms = _CLOCK.batch_call_ms[limits.kind]
         if limits.kind == "cpu" and claimed_ms <= _CLOCK.tiny_ms:
@@ -120,13 +122,13 @@ class WallClockProbe:
         for _ in range(self._tries):
             each_ms = min(each_ms, measure())
             if each_ms <= allowed_ms:
-                return 0.0, f"{words} in a batch agree"
+                return 0.0, f"{words} in a batch agree with the reported time"
         return each_ms - claimed_ms, f"{words} in a batch took {each_ms:.4g} ms each"
 
     def _queued(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str] | None:
         """Time GPU calls queued before their inputs exist, so that the kernel cannot skip or anticipate work.
 
-        Returns None if calls cannot be queued.
+        Returns None if the runner cannot queue calls.
         """
         count, each_ms = self._count(_CLOCK.queue_target_ms, claimed_ms), float("inf")
         for _ in range(self._tries):
@@ -159,7 +161,7 @@ class WallClockProbe:
         return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
 
     def _measured_queued_ms(self, count: int) -> float | None:
-        """Return the milliseconds of ``count`` queued calls, without the time for queuing."""
+        """Return the milliseconds of ``count`` queued calls, excluding the time for queuing."""
         if self._queue_overhead_ms is None:
             return None
         took_ms = CallBatch(self._problem, self._runner, count, self._check).call_behind_gate()
@@ -177,9 +179,9 @@ class WallClockProbe:
 
 
 def _cold_ms(problem: JudgedProblem) -> float:
-    """Return the extra milliseconds for touching all of a slot's buffers after other slots were loaded.
+    """Return the extra milliseconds for touching all of a slot's buffers after the judge has loaded other slots.
 
-    Returns 0 on a GPU, because the judge evicts its cache before each timed call.
+    Returns 0 on a GPU, because the judge evicts the GPU's cache before each timed call.
     """
     if problem.device.cuda:
         return 0.0

@@ -45,8 +45,9 @@ def nodes_of(graph: fx.Graph, placeholder_names: list[str]) -> tuple[GraphNode, 
     """Return the graph as :class:`GraphNode` records, or None if the graph contains a constant tensor with several
     elements.
 
-    Placeholders have the names in the specification. ``inf``, ``-inf`` and ``nan`` become strings, because JSON has no
-    such numbers. A write to a buffer is an ``aten.copy_.default`` whose first argument is its placeholder.
+    Placeholders have the names of the specification's tensors. ``inf``, ``-inf`` and ``nan`` become strings, because
+    JSON has no such numbers. A write to a buffer is an ``aten.copy_.default`` whose first argument is the buffer's
+    placeholder.
     """
     names: dict[fx.Node, str] = {}
     taken = set(placeholder_names)
@@ -117,7 +118,9 @@ def _plain(value: Any, names: dict[fx.Node, str]) -> Any:
 
 
 def read_bytes(graph: fx.Graph) -> list[int]:
-    """Return how many bytes a kernel must read from each placeholder, in order; 0 for an unused placeholder."""
+    """Return the number of bytes that a kernel must read from each placeholder, in order: 0 for an unused
+    placeholder.
+    """
     sizes = []
     for node in graph.nodes:
         if node.op == "placeholder":

@@ -31,7 +31,7 @@ class TooLongToTraceError(Exception):
     """The model runs more operators than a graph may contain, for example in an unrolled recurrent network."""
 
     def __init__(self) -> None:
-        super().__init__(f"it runs more than {_MAX_OPERATORS} operators")
+        super().__init__(f"the model runs more than {_MAX_OPERATORS} operators")
 
 
 class _Limit(TorchDispatchMode):
@@ -65,7 +65,7 @@ class Built(Struct, frozen=True):
 
     @property
     def memory(self) -> list[torch.Tensor]:
-        """All input and weight tensors."""
+        """All tensors among the inputs and weights."""
         return [*self.tensors, *(tensor for _, tensor, _ in self.weights)]
 
 
@@ -86,7 +86,8 @@ class Traced(Struct, frozen=True):
 def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
     """Build the model and its inputs without allocating their memory.
 
-    If the constructor reads tensor values, it runs on real tensors, which are converted to fake tensors afterwards.
+    A constructor that reads tensor values runs on real tensors. The function then converts these tensors to fake
+    tensors.
     """
     with OnDevice("cpu"):
         try:
@@ -199,7 +200,7 @@ def _mutated(graph: fx.Graph, placeholders: list[fx.Node]) -> frozenset[int]:
 
 
 def _tidy(graph: fx.Graph) -> None:
-    """Remove everything that a kernel need not do: aliases, dead nodes and in-place updates of temporaries."""
+    """Remove all work that a kernel need not do: aliases, dead nodes and in-place updates of temporaries."""
     for node in list(graph.nodes):
         if node.target in _ALIASES:
             node.replace_all_uses_with(node.args[0])

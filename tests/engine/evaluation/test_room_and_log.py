@@ -66,4 +66,4 @@ def test_a_problem_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None
         tap.close()
     written = (tmp_path / "engine.log").read_bytes()
     assert written.startswith(b"the first words\n") and len(written) < 1.1 * BURST_BYTES
-    assert written.endswith(b"bytes of output from a problem]\n")
+    assert written.endswith(b"bytes of a problem's output]\n")

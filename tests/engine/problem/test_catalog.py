@@ -124,10 +124,10 @@ async def test_failures_say_file_line_and_what_was_raised(tmp_path: Path) -> Non
     assert [failure.id for failure in failures] == ["a_syntax", "b_raises", "c_exits", "d_nothing", "e_import", "gone"]
     texts = [str(failure) for failure in failures]
     assert f"{paths[0]}:2: SyntaxError" in texts[0] or f"{paths[0]}:3: SyntaxError" in texts[0]
-    assert f"{paths[1]}:5: raised RuntimeError" in texts[1]
-    assert f"{paths[2]}:2: raised SystemExit" in texts[2]
+    assert f"{paths[1]}:5: the file raised RuntimeError" in texts[1]
+    assert f"{paths[2]}:2: the file raised SystemExit" in texts[2]
     assert "defines no `Model`" in texts[3]
-    assert f"{paths[4]}:2: imports `a_package_that_is_not_there`" in texts[4]
+    assert f"{paths[4]}:2: the file imports `a_package_that_is_not_there`" in texts[4]
     assert "no such file" in texts[5]
 
 
@@ -144,9 +144,9 @@ async def test_a_file_that_hangs_crashes_or_prints_takes_no_other_with_it(tmp_pa
     answers = await inspect_files(paths, limit_s=5)
 
     assert [type(answer) for answer in answers] == [ProblemFailure] * 2 + [ProblemSpec, ProblemFailure, ProblemSpec]
-    assert f"{paths[0]}:3: took longer than 5 s" in str(answers[0])
+    assert f"{paths[0]}:3: the inspection took longer than 5 s" in str(answers[0])
     assert "SIGSEGV" in str(answers[1])
-    assert f"{paths[3]}:1: exceeded the memory limit" in str(answers[3])
+    assert f"{paths[3]}:1: the file exceeded the memory limit" in str(answers[3])
 
 
 async def test_what_a_file_leaves_running_is_not_waited_for(tmp_path: Path) -> None:

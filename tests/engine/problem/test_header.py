@@ -120,7 +120,9 @@ def test_a_wrong_cuda_definition_is_a_compile_error(tmp_path: Path) -> None:
 
 
 def test_what_has_no_c_form_has_no_header() -> None:
-    refused = ProblemSpec(id="p", name="p", path="p.py", source="", tensors=(), c_refusal="it draws random numbers")
+    refused = ProblemSpec(
+        id="p", name="p", path="p.py", source="", tensors=(), c_refusal="the model draws random numbers"
+    )
 
     with pytest.raises(HeaderError, match="random"):
         derive_header(refused, "cu")

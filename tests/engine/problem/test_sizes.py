@@ -94,7 +94,7 @@ def test_a_size_that_is_not_there_is_named_with_those_that_are() -> None:
 def test_sizes_are_written_as_name_and_number() -> None:
     assert parse_sizes("ROWS=1_000, 4096=8") == {"ROWS": 1000, "4096": 8}
     for wrong in ("ROWS", "ROWS=", "ROWS=x", "=3", "ROWS=0", "ROWS=-4", ""):
-        with pytest.raises(SizeError, match="a size is NAME=NUMBER"):
+        with pytest.raises(SizeError, match="write NAME=NUMBER"):
             parse_sizes(wrong)
 
 
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_have_all_of_them_gets_one_that_it_can(specs: dict[s
     found = {one.label: one.sizes for one in asyncio.run(other_sizes(spec))}
     assert found["odd"] == {"ROWS": odd(300, 1)}
     assert found["smaller"].keys() == {"ROWS", "WIDTH"}
-    with pytest.raises(SizeError, match=r"heads\.py:6: raised RuntimeError"):
+    with pytest.raises(SizeError, match=r"heads\.py:6: the file raised RuntimeError"):
         asyncio.run(resize(spec, [{"WIDTH": 60}]))
 
 

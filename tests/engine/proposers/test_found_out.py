@@ -86,7 +86,7 @@ class Search:
         verdict = by_call[turns].verdict
         assert verdict is not None and verdict.status == status
         said = [event.text for event in self.events() if isinstance(event, LogLine)]
-        found = f"{by_call[turns].id} passed its checks, but in the runoff it ended its process"
+        found = f"{by_call[turns].id} passed its checks but its process ended in the runoff: "
         assert any(found in text for text in said), said
         (runoff,) = [event for event in self.events() if isinstance(event, RunoffFinished)]
         assert {standing.variant for standing in runoff.standings} == {by_call[one].id, by_call[other].id}

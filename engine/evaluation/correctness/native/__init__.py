@@ -1,7 +1,7 @@
-"""A compiled helper with which the judge compares large outputs and mixes large inputs on the CPU in one pass.
+"""A compiled helper that compares large outputs and mixes large inputs on the CPU in one pass.
 
-For a comparison, PyTorch needs seven passes and wakes all threads for each pass. That takes several times as long as
-the overhead of a timed call. A mixture needs three passes.
+PyTorch needs seven passes for a comparison, and wakes all threads for each pass. These passes take several times as
+long as the overhead of a timed call. A mixture takes PyTorch three passes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIXED = {torch.float64: "mix_float64", torch.float32: "mix_float32"}
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the built helper. If its build fails, return None; the comparison then uses PyTorch."""
+    """Return the compiled helper, or None if the build fails; callers then use PyTorch."""
     try:
         path, _ = asyncio.run(build(_SOURCE.read_text(), "cpp", "", "", default_cache(), defines="errors_float32"))
     except (NoCompiler, OSError):
@@ -46,7 +46,8 @@ def largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple
     """Return the largest absolute error and the largest error relative to ``|want| + floor``. Non-finite errors count
     as infinity.
 
-    Both tensors are contiguous, on the CPU, and of the same floating-point dtype. Returns None without the helper.
+    Both tensors are contiguous, on the CPU, and of the same floating-point dtype. Returns None if the helper is not
+    available.
     """
     on_cpu = out.device.type == want.device.type == "cpu" and out.is_contiguous() and want.is_contiguous()
     helper = _library() if on_cpu and out.dtype == want.dtype and out.dtype in _FLOATS else None
@@ -75,8 +76,8 @@ def mix(
 ) -> bool:
     """Write ``shares[0] * mine + shares[1] * theirs + noise``, with ``theirs`` rotated by ``moved`` elements.
 
-    All tensors are flat and of the same dtype. ``noise`` is shorter and repeats. Returns False, and writes nothing, if
-    the helper does not apply.
+    All tensors are flat and of the same dtype. ``noise`` is shorter than the other tensors and repeats. If the helper
+    does not support the tensors, returns False and writes nothing.
     """
     tensors = (target, mine, theirs, noise)
     fits = all(one.device.type == "cpu" and one.is_contiguous() and one.dtype == target.dtype for one in tensors)

@@ -1,5 +1,5 @@
 """The runner: the short-lived, isolated process that loads and calls one kernel.
 
-``__main__`` runs a compiled kernel with the standard library alone, so it starts in milliseconds and contains no
-secrets. ``zygote`` imports PyTorch and forks the runners of Python kernels.
+``__main__`` runs a compiled kernel. ``__main__`` imports only the standard library, so it starts in milliseconds.
+``zygote`` imports PyTorch and forks the runners of Python kernels.
 """

@@ -1,7 +1,7 @@
 """The runner of one compiled kernel, which calls ``launch`` of a shared library with one slot's buffer addresses.
 
-Arguments: the descriptor of the control socket, "cpu" or "cuda", 1 to isolate, and the cores to use. The runner imports
-only the standard library, so that it starts in milliseconds.
+Arguments: the descriptor of the control socket, "cpu" or "cuda", 1 to isolate the process, and the cores to use. The
+runner imports only the standard library, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CompiledKernel(Kernel):
-    """A kernel in a shared library, which the judge hands over as a file."""
+    """A kernel in a shared library, which the judge passes as a file."""
 
     def load(self, backend: Backend, kernel: int, base: int, order: Message) -> Message:
         library, nbytes = ctypes.CDLL(f"/proc/self/fd/{kernel}", mode=os.RTLD_NOW), 0
@@ -34,7 +34,7 @@ class CompiledKernel(Kernel):
             nbytes = library.workspace_bytes()
         # When C code rounds the size up, it may overflow to almost zero.
         if nbytes > order["policy"]["workspace_most_bytes"]:
-            raise NotLoaded(f"no room for a workspace of {nbytes:,} bytes")
+            raise NotLoaded(f"the runner cannot allocate a workspace of {nbytes:,} bytes")
         try:
             launch = library.launch
             self._last_error = library.kernel_tui_last_error if self.kind == "cuda" else None

@@ -1,8 +1,8 @@
 """Constants of the sandbox's interfaces: system calls, seccomp filters, Landlock, the CUDA driver.
 
-The judge's policy does not cover these constants. Sources: Linux ``include/uapi`` (``asm-generic/unistd.h``,
-``linux/audit.h``, ``linux/bpf_common.h``, ``linux/seccomp.h``, ``linux/landlock.h``, ``linux/prctl.h``,
-``linux/sched.h``, ``linux/mount.h``, ``asm-generic/mman.h``, ``asm-generic/fcntl.h``),
+The constants follow from these interfaces, so they are not part of the judge's policy. Sources: Linux ``include/uapi``
+(``asm-generic/unistd.h``, ``linux/audit.h``, ``linux/bpf_common.h``, ``linux/seccomp.h``, ``linux/landlock.h``,
+``linux/prctl.h``, ``linux/sched.h``, ``linux/mount.h``, ``asm-generic/mman.h``, ``asm-generic/fcntl.h``),
 ``arch/x86/entry/syscalls/syscall_64.tbl``, and ``cuda.h`` of the CUDA driver API.
 """
 
@@ -16,7 +16,7 @@ LIBC.mmap.restype = ctypes.c_void_p
 
 
 def check(result: int, name: str) -> int:
-    """Return the result of a C library function. Raises ``OSError`` if it is negative."""
+    """Return the result of a C library function. Raises ``OSError`` if the result is negative."""
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
     return result
@@ -84,7 +84,7 @@ class Landlock(IntEnum):
 
 
 class LandlockRights(IntEnum):
-    """All file access rights (Landlock's term) of a Landlock version."""
+    """All file access rights in each version of Landlock's ABI."""
 
     ABI_1, ABI_2, ABI_3, ABI_4, ABI_5 = (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1
 

@@ -24,7 +24,7 @@ _READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mma
 
 
 def make(calls: Sequence[Call]) -> Any:
-    """Make ``calls`` until one fails. Return the result of the last call made."""
+    """Make ``calls`` until one fails. Return the result of the last call."""
     for call, arguments in calls:
         result = call(*arguments)
         if type(result) is int and result:
@@ -39,19 +39,19 @@ class Backend(ABC):
 
     @abstractmethod
     def map(self, descriptor: int, nbytes: int) -> int:
-        """Map the judge's buffers; return their address in this process."""
+        """Map the judge's buffers, and return their address in this process."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
-        """Allocate a workspace; return its address. Raises ``MemoryError`` or the driver's error."""
+        """Allocate a workspace, and return its address. Raises ``MemoryError`` or the driver's error."""
 
     @abstractmethod
     def run(self, calls: Sequence[Call]) -> Any:
-        """Run :func:`make` under the clock."""
+        """Make ``calls`` with :func:`make`, and time them."""
 
     @abstractmethod
     def times_ms(self) -> list[float]:
-        """Return the milliseconds of each call of the last run, after the device has finished."""
+        """Wait for the device, and return the milliseconds of each call in the last run."""
 
     def flush(self, times: int) -> None:  # noqa: B027 - a CPU has no such cache
         """Evict the device's cache ``times`` times."""
@@ -61,7 +61,7 @@ class Backend(ABC):
 
     def launches(self, call: Callable[[], object], stream: int | None = None) -> list[Any]:
         """Return the GPU launches of ``call`` (``launches.py``), or [] if they are unknown. ``stream``: the stream that
-        ``call`` uses, or None for the backend's.
+        ``call`` uses, or None for the backend's stream.
         """
         return []
 
@@ -75,9 +75,9 @@ class Backend(ABC):
 class CpuBackend(Backend):
     """The CPU backend.
 
-    It uses memory that the judge shares, and reads the monotonic clock around each call. ``guard_bytes``: size of the
-    inaccessible memory around the judge's buffers and after a workspace. ``clock``: returns the function that reads the
-    clock, in seconds. Threat: out-of-bounds.
+    The CPU backend uses memory that the judge shares, and reads the monotonic clock around each call. ``guard_bytes``:
+    size of the inaccessible memory around the judge's buffers and after a workspace. ``clock``: returns the function
+    that reads the clock, in seconds. Threat: out-of-bounds.
     """
 
     def __init__(self, guard_bytes: int, clock: Callable[[], Callable[[], float]]) -> None:
@@ -112,5 +112,5 @@ def _map(address: int | None, nbytes: int, flags: int, protection: int = _READ_W
     size, offset = ctypes.c_size_t(nbytes), ctypes.c_long(0)
     found = LIBC.mmap(ctypes.c_void_p(address), size, protection, flags, descriptor, offset)
     if found in (None, ctypes.c_void_p(-1).value):
-        raise MemoryError(f"no room for {nbytes:,} bytes")
+        raise MemoryError(f"the runner cannot allocate {nbytes:,} bytes")
     return int(found)

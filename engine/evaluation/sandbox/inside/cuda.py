@@ -1,7 +1,7 @@
 """The CUDA backend of a runner, which calls the CUDA driver through ctypes.
 
-The judge passes memory as a POSIX file descriptor (virtual memory management API), because descriptors work across PID
-namespaces and CUDA IPC handles do not. CUDA Driver API, sections 6.14 and 6.18.
+The judge passes memory as a POSIX file descriptor (virtual memory management API). Unlike CUDA IPC handles, descriptors
+work across PID namespaces. CUDA Driver API, sections 6.14 and 6.18.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def export_memory(self, nbytes: int) -> tuple[int, int, int]:
-        """Allocate device memory that can be shared. Return the address, the file descriptor, and the size rounded up
-        to the granularity.
+        """Allocate device memory that another process can import. Return the address, the file descriptor, and the size
+        rounded up to the granularity.
         """
         # The fields of CUmemAllocationProp: type, handle types, location type and number; then an unused pointer and
         # flags.
@@ -67,7 +67,7 @@ class Driver:
         return self._map(handle, size), descriptor.value, size
 
     def import_memory(self, descriptor: int, size: int) -> int:
-        """Map memory that another process exported. Return its address in this process."""
+        """Map memory that another process exported, and return the memory's address in this process."""
         handle = c_uint64()
         self.call("cuMemImportFromShareableHandle", byref(handle), c_void_p(descriptor), Cuda.POSIX_DESCRIPTOR)
         return self._map(handle, size)
@@ -96,9 +96,8 @@ class CudaBackend(Backend):
     """The GPU backend: device memory that the judge exported, a stream, a pair of events around calls, and the judge's
     gate.
 
-    - ``flush_bytes``: size of the buffer whose writes evict the L2 cache
-    - ``default_stream``: whether to use PyTorch's stream
-    - ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate
+    ``flush_bytes``: size of the buffer whose writes evict the L2 cache. ``default_stream``: whether to use PyTorch's
+    stream. ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate.
 
     Raises ``OSError`` or ``CudaError``.
     """
@@ -167,7 +166,7 @@ class CudaBackend(Backend):
     def hold(self, number: int) -> bool:
         """Hold back later work on the stream until the gate's word reaches ``number``.
 
-        A minimal operation comes first, so that the GPU switches to this process even for an empty kernel.
+        The function also queues a minimal operation, so that the GPU switches to this process even for an empty kernel.
         """
         if self._has_gate:
             word = c_uint32(number)

@@ -1,6 +1,6 @@
 """Load, call and time any kernel on any device, in the kernel's own process.
 
-Nothing in this process is secret, and the judge verifies everything that it reports.
+This process contains no secrets, and the judge verifies all of its reports.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class NotLoaded(Exception):
-    """The kernel cannot be loaded; the message gives the reason."""
+    """The runner cannot load the kernel; the message gives the reason."""
 
 
 class LaunchFailed(Exception):
-    """``launch`` returned a nonzero code, or the device reported an error. The argument is the code."""
+    """``launch`` returned a nonzero code, or the device reported an error. The exception's argument is the code."""
 
 
 class Kernel(ABC):
@@ -42,7 +42,7 @@ class Kernel(ABC):
         self.kind = kind
 
     def prepare(self) -> None:  # noqa: B027 - a shared library needs nothing
-        """Prepare loading while this process still has all permissions."""
+        """Prepare loading while this process still has all privileges."""
 
     def clock(self) -> Callable[[], float]:
         """Return the function that reads a CPU's clock, in seconds."""
@@ -52,13 +52,13 @@ class Kernel(ABC):
     def load(self, backend: Backend, kernel: int, base: int, order: Message) -> Message:
         """Load the kernel on the judge's buffers at ``base``. Return the report for the judge.
 
-        ``kernel``: the descriptor from the judge. Raises ``NotLoaded``, and ``CudaError`` if the device fails.
+        ``kernel``: the descriptor of the kernel's file. Raises ``NotLoaded``, and ``CudaError`` if the device fails.
         """
 
     @abstractmethod
     def bind(self, slots: Sequence[int]) -> Iterator[tuple[int, Sequence[Call]]]:
-        """Bind one call per slot, as many as possible together. Yield each group of calls and the slot of its last
-        call.
+        """Bind one call per slot, with as many calls per group as possible. Yield each group of calls and the slot of
+        its last call.
         """
 
     def begin(self, seed: int | None) -> None:  # noqa: B027 - compiled kernels draw no random numbers
@@ -71,7 +71,7 @@ class Kernel(ABC):
     def failure(self, error: Exception) -> Message:
         """Return the answer to an order that failed with ``error``.
 
-        If the kernel did not cause ``error``, raise it again.
+        If the kernel did not cause ``error``, raise ``error`` again.
         """
         raise error
 
@@ -88,10 +88,9 @@ class Kernel(ABC):
     def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> list[float]:
         """Return the milliseconds of each call on the order's ``slots``, by the clock of this process.
 
-        - ``flushes``: cache evictions before each call; 0 means none, and calls bound together run back to back
-        - ``seed``: the random seed
-        - ``warm``: slot for an untimed first call, which keeps launches from Python warm
-        - ``keep``: receives the results
+        ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
+        seed. ``warm``: the slot for an untimed first call, which keeps launches from Python warm. ``keep``: a function
+        that receives the results.
 
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """
@@ -131,7 +130,7 @@ class Kernel(ABC):
 
 
 def serve(control: socket.socket, isolate: bool, kernel: Kernel) -> int:
-    """Drop permissions, load ``kernel``, and execute orders until the judge disconnects. Return the exit code."""
+    """Drop privileges, load ``kernel``, and execute orders until the judge disconnects. Return the exit code."""
     layers = isolation.enter_namespaces(control, isolate)
     wire.send(control, {"hello": os.getpid()})
     if (request := wire.receive(control)) is None:

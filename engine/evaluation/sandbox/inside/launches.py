@@ -1,8 +1,8 @@
 """Record the GPU launches of one call: capture the call in a CUDA graph, which runs nothing, and read its nodes.
 
-A launch's dynamic shared memory exists nowhere else: the compiler does not know it, and a source may compute it. The
-kernel's process writes this record, so the record only informs people and models. No check rests on it. CUDA Driver
-API, sections 6.23 (graphs) and 6.22 (functions).
+Only the launch itself reveals the size of its dynamic shared memory, which the kernel's code may compute at run time.
+The kernel's process writes this record, so the record only informs people and models. No check relies on the record.
+CUDA Driver API, sections 6.23 (graphs) and 6.22 (functions).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """Calls a function of the CUDA driver by its name, or raises the driver's exception."""
 
 _MOST = 64
-"""Number of launches to report."""
+"""Maximum number of launches to report."""
 _MOST_NAME_CHARS = 1000
 _PARAMETERS = struct.Struct("=Q7I4xQQQQ")
 """``CUDA_KERNEL_NODE_PARAMS_v2``: function, grid, block, dynamic shared memory, arguments, kernel, context."""
@@ -31,8 +31,8 @@ _PARAMETERS = struct.Struct("=Q7I4xQQQQ")
 def recorded(driver: Driver, stream: c_void_p, call: Callable[[], object], failed: type[Exception]) -> list[Any]:
     """Return the launches of ``call`` on ``stream``, in the order of the graph's nodes.
 
-    Each launch has the fields of ``engine.session.records.verdict.Launch``. Returns [] if the call cannot be captured,
-    for example because it waits for the device. ``failed``: the driver's exception.
+    Each launch has the fields of ``engine.session.records.verdict.Launch``. Returns [] if CUDA cannot capture the call,
+    for example because the call waits for the device. ``failed``: the driver's exception.
     """
     graph = c_void_p()
     driver("cuStreamBeginCapture_v2", stream, Cuda.CAPTURE_RELAXED)

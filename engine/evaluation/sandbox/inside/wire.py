@@ -1,4 +1,5 @@
-"""Messages between judge and runner: a JSON object and descriptors per datagram of a Unix SEQPACKET socket.
+"""Messages between judge and runner. Each datagram of a Unix SEQPACKET socket contains a JSON object and file
+descriptors.
 
 Threat: forged-answer.
 """
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 17
-"""Linux accepts datagrams of up to 208 KiB by default."""
+"""Maximum size of a message. By default, Linux accepts datagrams of up to 208 KiB."""
 MOST_BUFFERS = 4096
 """Maximum number of buffers in all slots, because a single message must list all of a runner's buffers."""
 

@@ -36,7 +36,7 @@ def test_one_element_that_is_not_finite_fails(size: int, value: float) -> None:
     out = want.clone()
     out[size // 2] = value
     found = comparison.compare([out], [want], 1e-2)
-    assert found.problem is not None and "1 are not finite" in found.problem
+    assert found.problem is not None and "non-finite elements: 1" in found.problem
 
 
 def test_infinities_must_stand_where_the_reference_has_them() -> None:
@@ -57,14 +57,17 @@ def test_the_words_name_place_and_values() -> None:
 def test_an_output_that_was_mended_since_it_was_found_to_be_off_gets_words_too() -> None:
     """Written by a thread of the kernel, which is too late for the message."""
     mended = torch.arange(12.0)
-    assert comparison._describe(mended, mended.clone(), 1e-2, 1.0).problem == "changed during the comparison"
+    assert (
+        comparison._describe(mended, mended.clone(), 1e-2, 1.0).problem
+        == "another process changed the output during the comparison"
+    )
 
 
 def test_integers_must_be_equal() -> None:
     want = torch.arange(10)
     assert comparison.compare([want.clone()], [want], 1e-2).problem is None
     found = comparison.compare([want + 1], [want], 1e-2)
-    assert found.problem == "out: 10 of 10 elements differ; first at [0]: 1, expected 0"
+    assert found.problem == "out: 10 of 10 elements differ; the first is at [0]: 1, expected 0"
     assert found.max_abs_error == 1
 
 
@@ -74,7 +77,7 @@ def test_one_integer_of_many_that_differs_is_found(dtype: torch.dtype) -> None:
     out = want.clone()
     out[700, 5] += 1
     problem = comparison.compare([out], [want], 1e-2, ["found"]).problem
-    assert problem is not None and problem.startswith("found: 1 of 33,000 elements differ; first at [700, 5]:")
+    assert problem is not None and problem.startswith("found: 1 of 33,000 elements differ; the first is at [700, 5]:")
 
 
 def test_a_boolean_is_zero_or_one() -> None:
@@ -124,7 +127,7 @@ def test_the_last_bytes_of_an_output_are_poisoned_too(dtype: str, shape: tuple[i
             out.zero_()
             slot.poison(which)
             assert slot.unwritten(which) == (
-                f"{count} of {count} elements of out were never written; the first has index 0"
+                f"the kernel left {count} of {count} elements of out unwritten; the first has index 0"
             )
             out.fill_(1)
             assert slot.unwritten(which) is None
@@ -147,13 +150,13 @@ def test_guards_and_poison_are_seen_to_the_element() -> None:
         slot.poison(0)
         assert torch.isnan(slot.outputs[0]).all()
         slot.outputs[0][:5] = 1.0
-        assert slot.unwritten(0) == "2 of 7 elements of out were never written; the first has index 5"
+        assert slot.unwritten(0) == "the kernel left 2 of 7 elements of out unwritten; the first has index 5"
         slot.outputs[0][5:] = 1.0
         assert slot.unwritten(0) is None
         assert slot.damaged_redzone() is None
         beyond = torch.as_strided(slot.outputs[0], (1,), (1,), slot.outputs[0].storage_offset() + 7)
         beyond.fill_(3.0)
-        assert slot.damaged_redzone() == "wrote past the end of out"
+        assert slot.damaged_redzone() == "the kernel wrote past the end of out"
         assert slot.damaged_redzone() is None  # restored for the next kernel
     finally:
         arena.close()

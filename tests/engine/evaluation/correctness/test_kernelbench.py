@@ -81,7 +81,7 @@ def test_a_right_kernel_is_accepted_by_both_and_has_both_speedups(judge: Judge) 
     assert (verdict.status, theirs(verdict)) == ("correct", "correct"), verdict
     assert verdict.kernelbench is not None and verdict.kernelbench.speedup is not None and verdict.speedup is not None
     assert kernelbench_words(verdict.kernelbench) == (
-        f"correct, {verdict.kernelbench.speedup:.2f}x (5 trials, atol = rtol = 0.0001)"
+        f"correct, {verdict.kernelbench.speedup:.2f}x (5 trials passed, atol = rtol = 0.0001)"
     )
     assert 0 < verdict.stage_s["kernelbench"] < 1
 
@@ -92,7 +92,7 @@ def test_what_is_within_one_percent_only_is_wrong_for_them(judge: Judge) -> None
     assert verdict.kernelbench is not None
     assert (
         kernelbench_words(verdict.kernelbench)
-        == "wrong (trial 0: not within atol = rtol = 0.0001; the largest difference is 0.003)"
+        == "wrong (trial 0: the output is not within atol = rtol = 0.0001; the largest difference is 0.003)"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_slow_kernel_gets_fewer_trials(judge: Judge) -> None:
     verdict = judge(RELU, loop("out[i] = x[i];", before="usleep(120000);"))
     assert (verdict.status, theirs(verdict)) == ("wrong", "correct"), verdict
     assert verdict.kernelbench is not None
-    assert re.match(r"[1-3] trials of 5, stopped at the time limit", verdict.kernelbench.reason), verdict
+    assert re.match(r"[1-3] of 5 trials passed before the time limit", verdict.kernelbench.reason), verdict
 
 
 def test_a_kernel_that_does_not_build_has_one_verdict(judge: Judge) -> None:

@@ -100,10 +100,10 @@ OUT = "OutOfMemoryError: CUDA out of memory. Tried to allocate 90.00 GiB. GPU 0 
             ),
             True,
         ),
-        (Failed("the problem needs more memory than there is, it asked for 12 GiB; choose smaller sizes"), True),
+        (Failed("the problem needs more memory than the device has (it requested 12 GiB); choose smaller sizes"), True),
         (Failed(f"v7, which was right when it was judged, comes to an end: {OUT}", "v7"), True),
         (judged("crashed", "launch returned 209"), False),
-        (judged("crashed", "ended by SIGSEGV"), False),
+        (judged("crashed", "SIGSEGV ended the kernel"), False),
         (judged("wrong", "wrote out of memory of its own"), False),
         (Failed("RuntimeError: shapes cannot be multiplied"), False),
     ],
@@ -115,8 +115,8 @@ def test_what_tells_of_a_device_without_memory(answer: Judged | Failed, ran_out:
 def test_a_kernel_that_asks_for_more_than_the_device_has_is_told_so() -> None:
     found = with_the_whole_device(judged("crashed", OUT))
     assert isinstance(found, Judged) and found.verdict.status == "memory"
-    assert found.verdict.reason.startswith("requested more memory than the device has: OutOfMemoryError")
-    failed = Failed("the problem needs more memory than there is; choose smaller sizes")
+    assert found.verdict.reason.startswith("the kernel requested more memory than the device has: OutOfMemoryError")
+    failed = Failed("the problem needs more memory than the device has; choose smaller sizes")
     assert with_the_whole_device(failed) == failed
 
 

@@ -38,7 +38,7 @@ def test_a_wrong_factor_is_wrong_with_place_and_values(bench: Bench) -> None:
         scale = {"after": "out[5] *= 2;"}
     verdict = bench.judge(softmax(bench.language, **scale))
     assert verdict.status == "wrong"
-    assert "first at [0, 5]" in verdict.reason and "expected" in verdict.reason
+    assert "first is at [0, 5]" in verdict.reason and "expected" in verdict.reason
 
 
 def test_zeros_and_the_mean_do_not_pass(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def test_right_only_on_the_first_calls_is_found(bench: Bench) -> None:
     lazy = {"outside": "static int calls = 0;", "before": "if (++calls > 12) return 0;"}
     verdict = bench.judge(softmax(bench.language, **lazy))
     assert verdict.status == "wrong"
-    assert "never written" in verdict.reason
+    assert "unwritten" in verdict.reason
 
 
 def test_a_kernel_that_does_not_compile_says_where(bench: Bench) -> None:
@@ -96,7 +96,10 @@ def test_workspace_is_given_and_does_not_start_at_zero(bench: Bench) -> None:
 def test_a_workspace_that_no_memory_holds_is_refused(bench: Bench) -> None:
     wants = {"outside": 'extern "C" size_t workspace_bytes(void) { return (size_t)-1; }'}
     verdict = bench.judge(softmax(bench.language, **wants))
-    assert (verdict.status, verdict.reason) == ("build_error", f"no room for a workspace of {2**64 - 1:,} bytes")
+    assert (verdict.status, verdict.reason) == (
+        "build_error",
+        f"the runner cannot allocate a workspace of {2**64 - 1:,} bytes",
+    )
 
 
 @pytest.mark.serial
@@ -256,7 +259,7 @@ def test_cancelling_ends_a_running_kernel_before_its_time_limit(bench: Bench) ->
 def test_a_kernel_whose_process_a_signal_stops_is_told_so(bench: Bench) -> None:
     verdict = bench.judge(softmax(bench.language, outside="#include <csignal>\n", after="raise(SIGSTOP);"))
     assert verdict.status == "error"
-    assert "signal that is not the judge's stopped its process (call)" in verdict.reason
+    assert "signal that is not the judge's stopped the kernel (call)" in verdict.reason
     assert bench.judge(softmax(bench.language)).correct
 
 

@@ -117,7 +117,7 @@ def test_a_search_is_known_by_its_directory_and_a_command_by_its_words() -> None
             ["-c", engine, "-m", "engine.daemon.service", "/some/sessions/demo", "marker"],
             "the search in /some/sessions/demo",
         ),
-        (["-c", engine, "-m", "engine.cluster.worker.judging_process", '{"trials":8}'], "a search of a cluster"),
+        (["-c", engine, "-m", "engine.cluster.worker.judging_process", '{"trials":8}'], "a search on a cluster"),
         (["-c", engine], f"-c {engine}"),
     ):
         with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as process:

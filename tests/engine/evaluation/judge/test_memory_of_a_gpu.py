@@ -99,4 +99,4 @@ def test_a_kernel_that_asks_for_more_than_the_device_has_is_told_so(directory: P
     judged = KernelTui(directory)("eval", "greedy.cu", *EVAL[2:], timeout=600)
     verdict = KernelTui.decode(judged.stdout)
     assert verdict["status"] == "memory", verdict["reason"]
-    assert verdict["reason"].startswith("requested more memory than the device has: launch returned 2")
+    assert verdict["reason"].startswith("the kernel requested more memory than the device has: launch returned 2")

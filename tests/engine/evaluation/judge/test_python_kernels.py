@@ -71,7 +71,7 @@ CASES = {
         "wrong",
         "out is a kernel.Lazy, not exactly a torch.Tensor",
     ),
-    "is wrong": ({"after": "out[0, 5] *= 2"}, "wrong", "first at [0, 5]"),
+    "is wrong": ({"after": "out[0, 5] *= 2"}, "wrong", "first is at [0, 5]"),
     "caches by the input's address": (
         {"top": "known = {}", "after": "out = known.setdefault(x.data_ptr(), out)"},
         "wrong",

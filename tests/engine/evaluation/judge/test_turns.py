@@ -123,7 +123,9 @@ def test_one_that_goes_on_running_out_beside_others_gets_no_verdict() -> None:
 @pytest.mark.parametrize("request_", [messages.Measure(), messages.OpenProblem(PROBLEM)])
 def test_a_problem_that_goes_on_running_out_beside_others_fails_at_last(request_: AnyRequest) -> None:
     gpu = Gpu(others=55 * GB)
-    answer = gpu.turns().take(request_, lambda request: messages.Failed("the problem needs more memory than there is"))
+    answer = gpu.turns().take(
+        request_, lambda request: messages.Failed("the problem needs more memory than the device has")
+    )
     assert isinstance(answer, messages.Failed) and "while other processes occupied 55 GB" in answer.reason
 
 

@@ -34,7 +34,7 @@ def slot_of() -> Iterator[Make]:
 def test_an_output_that_nothing_has_written_is_found(slot_of: Make, dtype: str, count: int, which: int) -> None:
     slot = slot_of(dtype, count)
     slot.poison(which)
-    said = f"{count:,} of {count:,} elements of out were never written; the first has index 0"
+    said = f"the kernel left {count:,} of {count:,} elements of out unwritten; the first has index 0"
     assert slot.unwritten(which) == said
     assert slot.unwritten(1 - which) is None
     assert slot.damaged_redzone() is None
@@ -51,7 +51,7 @@ def test_the_elements_that_are_left_are_counted(slot_of: Make) -> None:
     slot = slot_of("float16", 7)
     slot.poison(1)
     slot.outputs[0][:5] = 1
-    assert slot.unwritten(1) == "2 of 7 elements of out were never written; the first has index 5"
+    assert slot.unwritten(1) == "the kernel left 2 of 7 elements of out unwritten; the first has index 5"
 
 
 @pytest.mark.parametrize(("at", "place"), [(-1, "before the start of out"), (7, "past the end of out")])
@@ -59,5 +59,5 @@ def test_a_byte_beside_a_buffer_is_found_once(slot_of: Make, at: int, place: str
     slot = slot_of("uint8", 7)
     (out,) = slot.outputs
     torch.as_strided(out, (1,), (1,), out.storage_offset() + at)[0] = 0
-    assert slot.damaged_redzone() == f"wrote {place}"
+    assert slot.damaged_redzone() == f"the kernel wrote {place}"
     assert slot.damaged_redzone() is None

@@ -1,7 +1,7 @@
-"""Drop permissions before a kernel is loaded: namespaces, files, system calls, memory, processes.
+"""Drop privileges before a process loads a kernel: namespaces, files, system calls, memory, processes.
 
-Each function returns the names of the layers that it activated, for the verdict. The result omits layers that the
-machine does not permit. The judge decides whether the active layers suffice. Threat: escape, resources.
+For the verdict, each function returns the names of the layers that it activated, without layers that the machine
+forbids. The judge decides whether the active layers suffice. Threat: escape, resources.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ def die_with_parent() -> None:
 
 
 def enter_namespaces(control: socket.socket | None = None, isolate: bool = True) -> list[str]:
-    """Move into new user, network, mount, IPC, UTS and PID namespaces, if ``isolate``. Returns in a child process.
+    """Move into new user, network, mount, IPC, UTS and PID namespaces, if ``isolate``. The function returns in a child
+    process.
 
-    The outer processes stay in the old namespaces. When this process ends, the first process of the new PID namespace
-    reports that on ``control`` and exits, which ends every process in the namespace.
+    The child's ancestors stay in the old namespaces. When the child ends, the first process of the new PID namespace
+    reports the end on ``control`` and exits. The exit of the first process ends every process in the namespace.
     """
     uid, gid = os.getuid(), os.getgid()
     names, fewer = ["user", "net", "ipc", "mount", "pid"], Clone.NEWUSER | Clone.NEWNET | Clone.NEWIPC
@@ -73,7 +74,7 @@ def _fork_and_report(control: socket.socket | None) -> None:
 
 
 def _exit_code(status: int) -> int:
-    """Return the exit code for a child's wait status; for a signal, 256 minus its number."""
+    """Return the exit code for a child's wait status or, for a signal, 256 minus the signal's number."""
     return os.waitstatus_to_exitcode(status) & 0xFF
 
 
@@ -81,7 +82,7 @@ def limit_resources(data_bytes: int, file_descriptors: int, file_bytes: int = 0)
     """Disable core dumps. Limit file sizes to ``file_bytes`` and additional private memory to ``data_bytes`` (0:
     unlimited).
 
-    ``RLIMIT_AS`` would break CUDA. Threat: resources.
+    The function does not set ``RLIMIT_AS``, which would break CUDA. Threat: resources.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))

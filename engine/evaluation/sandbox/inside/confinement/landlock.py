@@ -18,7 +18,7 @@ SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/etc/alt
 
 
 def abi() -> int:
-    """Return the system's Landlock version, or 0 without Landlock."""
+    """Return the version of the system's Landlock ABI, or 0 without Landlock."""
     return max(0, int(LIBC.syscall(Landlock.CREATE_RULESET, None, 0, Landlock.CREATE_RULESET_VERSION)))
 
 

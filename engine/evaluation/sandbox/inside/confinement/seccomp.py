@@ -1,7 +1,7 @@
 """A seccomp filter that permits only computation: threads and memory, but no new processes, network or tracing.
 
-The filter kills a process that starts another process, and the judge sees ``SIGSYS``. All other denied calls fail with
-``EPERM``. Filter format: Linux ``Documentation/userspace-api/seccomp_filter.rst``. Threat: escape, late-work.
+The filter kills a process that starts another process; the judge sees the signal ``SIGSYS``. All other denied calls
+fail with ``EPERM``. Filter format: Linux ``Documentation/userspace-api/seccomp_filter.rst``. Threat: escape, late-work.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def install(processes: bool = False, timers: bool = False) -> None:
     """Install the filter in this process. ``processes``: whether to permit new processes. ``timers``: whether to permit
     timers.
 
-    Raises ``OSError`` if the kernel or the architecture does not support it.
+    Raises ``OSError`` if Linux or the architecture does not support the filter.
     """
     machine = os.uname().machine
     try:
         numbers, arch = syscalls(machine), AuditArch[machine.upper()]
     except KeyError:
-        raise OSError(errno.ENOSYS, f"no table of system calls for {machine}") from None
+        raise OSError(errno.ENOSYS, f"kernel-tui has no table of system calls for {machine}") from None
     code = b"".join(program(numbers, arch, os.getpid(), processes, timers))
     filters = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("=HxxxxxxQ", len(code) // _FILTER.size, ctypes.addressof(filters))

@@ -1,7 +1,7 @@
 """Split ``load_inline`` and ``load`` of ``torch.utils.cpp_extension``: the builder compiles; the runner only loads.
 
-A runner may not start a compiler, and no compiler may run on cores or devices used for timing. The module of a ``.py``
-kernel therefore runs twice. In a builder process, these functions compile into a directory; in the runner, they load
+A runner may not start a compiler, and no compiler may run on cores or devices used for timing. Therefore a ``.py``
+kernel's module runs twice. In a builder process, these functions compile into a directory; in the runner, they load
 from that directory. Threat: escape. Imports torch.
 """
 
@@ -19,13 +19,13 @@ from typing import Any
 DIRECTORY_VARIABLE = "KERNEL_TUI_EXTENSIONS"
 """Environment variable with the directory of built extensions, which :mod:`kernel_tui` also reads."""
 BUILDING_VARIABLE = "KERNEL_TUI_BUILDING"
-"""Environment variable that is set in processes that may run compilers."""
+"""Environment variable that marks processes that may run compilers."""
 _WITHOUT_MEANING = ("build_directory", "verbose", "keep_intermediates", "use_pch")
 _LOG = "failed.log"
 
 
 class NotBuilt(ImportError):
-    """In the runner, the module requests an extension that it did not request in the builder."""
+    """The module requests an extension in the runner that it did not request in the builder."""
 
 
 def install() -> None:
@@ -60,7 +60,7 @@ def _in_two_acts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def key(function: str, arguments: dict[str, Any]) -> str:
-    """Return a key that is equal for equal requests. Files that ``load`` names count by their content."""
+    """Return a key that is equal for equal requests. For ``load``, the key covers the content of the source files."""
     meant = {name: value for name, value in arguments.items() if name not in _WITHOUT_MEANING}
     if function == "load":
         files = [meant["sources"]] if isinstance(meant["sources"], str) else meant["sources"]

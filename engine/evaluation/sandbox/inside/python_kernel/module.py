@@ -1,8 +1,8 @@
 """A ``.py`` kernel in its runner: ``ModelNew`` on the shared buffers. Imports torch.
 
-Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. Only
-``forward`` is timed. The judge reads the results while this process is stopped. On a GPU, or if the judge may not read
-this process's memory, this process copies the results into the judge's outputs after the clock has stopped.
+Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. The runner
+times only ``forward``. The judge reads the results while this process is stopped. On a GPU, or if the judge may not
+read this process's memory, this process copies the results after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from engine.evaluation.sandbox.inside.kernel import Message
 
 Weights = Literal["none", "state_dict", "absent", "replay"]
-"""The source of the weights.
+"""The source of a kernel's weights.
 
-- ``none``: there are no weights
-- ``state_dict``: the judge's buffers
-- ``absent``: only the reference has weights
-- ``replay``: the model's own weights, drawn like the reference's
+``none``: neither kernel nor reference has weights.
+``state_dict``: the kernel's weights are in the judge's buffers.
+``absent``: only the reference has weights.
+``replay``: the kernel has its own weights, drawn like the reference's weights.
 """
 
 # Save these functions before the module is loaded, because the module may replace anything.
@@ -60,7 +60,7 @@ class WrongOutput(Exception):
 
 
 class Model(Kernel):
-    """A kernel that is a ``ModelNew``, built as in KernelBench. The judge hands over a pickled :class:`ModuleOrder`."""
+    """A kernel that is a ``ModelNew``, built as in KernelBench. The judge passes a pickled :class:`ModuleOrder`."""
 
     default_stream = True
 
@@ -111,7 +111,7 @@ class Model(Kernel):
             spec.loader.exec_module(module)
             made = getattr(module, "ModelNew", None)
             if made is None:
-                raise NotLoaded("it defines no ModelNew: give the kernel's class this name")
+                raise NotLoaded("the module defines no ModelNew: give the kernel's class this name")
             with _NO_GRAD():
                 _SEED(order.seed)
                 model = made(*order.init_arguments)
@@ -124,7 +124,7 @@ class Model(Kernel):
             raise NotLoaded(self.describe(error)) from error
 
     def _match(self, order: ModuleOrder) -> Weights:
-        """Match weights as strictly as ``load_state_dict``: every name, shape and dtype must agree."""
+        """Match the weights as strictly as ``load_state_dict``: every name, shape and dtype must agree."""
         wanted = {spec.source_name: spec for spec in self._weight_specs}
         saved = {name for name, tensor in self._model.state_dict(keep_vars=True).items() if torch.is_tensor(tensor)}
         mine = {name for name in self._own if name in saved}
@@ -159,7 +159,7 @@ class Model(Kernel):
     def keep(self, slot: int, result: list[Any]) -> None:
         """Copy the results of ``forward`` into the outputs of ``slot``, in stream order.
 
-        Unfinished work on another stream does not count. Threat: late-work. Raises ``WrongOutput``.
+        The copy does not wait for work on other streams. Threat: late-work. Raises ``WrongOutput``.
         """
         for leaf, target in zip(self._checked(result, slot), self._buffers[slot].outputs, strict=True):
             _COPY(target, leaf)
@@ -168,8 +168,8 @@ class Model(Kernel):
     def leave(self, slot: int, result: list[Any]) -> list[int]:
         """Leave the results in place for the judge to read. Return their addresses.
 
-        An address is negative if the output is not contiguous but permuted like the reference's. Threat: late-work.
-        Raises ``WrongOutput``.
+        A negative address marks an output that is permuted like the reference's output. Threat: late-work. Raises
+        ``WrongOutput``.
         """
         leaves = self._checked(result, slot)
         self._left += leaves
@@ -177,7 +177,9 @@ class Model(Kernel):
         return [leaf.data_ptr() if _IS_CONTIGUOUS(leaf) else -leaf.data_ptr() for leaf in leaves]
 
     def _checked(self, result: list[Any], slot: int) -> list[torch.Tensor]:
-        """Return the tensors in the result of ``forward``. Raises ``WrongOutput`` if they are not the outputs."""
+        """Return the tensors in the result of ``forward``. Raises ``WrongOutput`` if they do not match the problem's
+        outputs.
+        """
         # issubclass(type()) is safe; isinstance lets an object claim any class and run its own code.
         leaves = [leaf for leaf in result if issubclass(type(leaf), _TENSOR)]
         if len(leaves) != len(self._outputs):
@@ -188,7 +190,9 @@ class Model(Kernel):
         return leaves
 
     def _keep_mutated(self, slot: int) -> None:
-        """Copy buffers that ``forward`` replaced, instead of writing them in place, into the judge's buffers."""
+        """If ``forward`` replaced buffers instead of writing them in place, copy the new buffers into the judge's
+        buffers.
+        """
         if self._weights != "state_dict" or not any(spec.mutated for spec in self._weight_specs):
             return
         now = {name: tensor for name, tensor, _ in named_weights(self._model)}
@@ -200,11 +204,11 @@ class Model(Kernel):
                 self._model.get_submodule(owner)._buffers[attribute] = self._own[spec.source_name]
 
     def carry_out(self, backend: Backend, order: Message, control: socket.socket) -> Message:
-        """Execute an order. Additional orders of Python kernels:
+        """Execute an order. Python kernels have additional orders:
 
-        - ``profile``: report the code that runs in a call
-        - ``repeat``: repeat calls until the judge sends a message, while it samples the running code
-        - ``leave``: leave outputs in place and report their addresses, until an order to ``forget`` them
+        ``profile``: report the code that runs in a call. ``repeat``: repeat calls until the judge has sampled the
+        running code and sends a message. ``leave``: leave outputs in place and report their addresses. ``forget``:
+        release the outputs that were left in place.
         """
         if "forget" in order:
             self._left.clear()
@@ -227,7 +231,9 @@ class Model(Kernel):
         return {"ms": self.time(backend, order, lambda *last: left.extend(self.leave(*last))), "left": left}
 
     def launches(self, backend: Backend, slot: int) -> list[Any]:
-        """Return the GPU launches of one call. PyTorch's default stream cannot be captured, so another stream is."""
+        """Return the GPU launches of one call. CUDA cannot capture PyTorch's default stream, so the method captures
+        another stream.
+        """
         stream = torch.cuda.Stream()
         try:
             with torch.cuda.stream(stream):
@@ -244,7 +250,7 @@ class Model(Kernel):
         return {"failed": "cuda", "text": text} if "CUDA error" in text else {"code": 1, "error": text}
 
     def describe(self, error: BaseException) -> str:
-        """Describe the error, with the innermost line from the module in the traceback."""
+        """Describe ``error``, with the module's innermost line in the traceback."""
         path = self._path
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         if isinstance(error, SyntaxError) and error.filename == path:
@@ -255,7 +261,7 @@ class Model(Kernel):
 
 
 def _written_out(result: Any, layouts: Sequence[tuple[int, ...] | None]) -> list[Any]:
-    """Return the leaves of ``result``, made contiguous unless the reference's output is the same view.
+    """Return the leaves of ``result``. Make each leaf contiguous unless the reference's output is the same view.
 
     ``layouts``: strides of the reference's views. The kernel's time includes this step, because copying a view or
     unpacking a container is the kernel's work. Threat: late-work.
@@ -278,7 +284,7 @@ def _fits(tensor: torch.Tensor, spec: TensorSpec) -> bool:
 def _check_output(leaf: torch.Tensor, spec: TensorSpec, device: torch.device) -> None:
     """Raise ``WrongOutput`` unless ``leaf`` is exactly a ``torch.Tensor`` with memory that contains its values.
 
-    Any other object could compute its values only when it is read. Threat: late-work.
+    Any other object could delay the computation of its values until the judge reads them. Threat: late-work.
     """
     kind = type(leaf)
     if kind is not _TENSOR and kind is not _PARAMETER:
@@ -296,7 +302,7 @@ def _check_output(leaf: torch.Tensor, spec: TensorSpec, device: torch.device) ->
             f"{spec.name} is {dtype}, but the problem's output is {spec.dtype}: convert the output in forward"
         )
     if tuple(leaf.shape) != tuple(spec.shape):
-        wanted = f"but the problem's has {tuple(spec.shape)}: return the reference's shape"
+        wanted = f"but the problem's output has {tuple(spec.shape)}: return the reference's shape"
         raise WrongOutput(f"{spec.name} has shape {tuple(leaf.shape)}, {wanted}")
     if leaf.numel() and leaf.untyped_storage().data_ptr() == 0:
         raise WrongOutput(f"{spec.name} has no memory: return a tensor that contains values")

@@ -1,8 +1,8 @@
 """Compile the extensions of a ``.py`` kernel by executing its module in a confined process that may run compilers.
 
-``python -m ...python_kernel.module_builder MODULE PROBLEM DIRECTORY ISOLATE``: extensions go below DIRECTORY, the only
-writable directory. No GPU is visible. The builder ignores errors in the module itself, because the runner reports them.
-Threat: escape, resources.
+``python -m ...python_kernel.module_builder MODULE PROBLEM DIRECTORY ISOLATE``: the builder writes extensions into
+DIRECTORY, the only writable directory. No GPU is visible. The builder ignores errors in the module itself, because the
+runner reports them. Threat: escape, resources.
 """
 
 from __future__ import annotations

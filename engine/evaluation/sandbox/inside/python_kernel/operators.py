@@ -1,8 +1,8 @@
 """Report which PyTorch operators and GPU kernels run in one call of a ``.py`` kernel. Imports torch.
 
 Threat ``library``: a language model calls a library instead of writing a kernel, from another thread, in TorchScript or
-outside PyTorch. PyTorch's profiler sees operators in all threads, regardless of their caller. On a GPU, it uses CUPTI,
-which sees all kernels of the process. The interpreter reports library functions that ``ctypes`` looks up.
+outside PyTorch. PyTorch's profiler sees operators in all threads, regardless of their caller. On a GPU, the profiler
+uses CUPTI, which sees all kernels of the process. The interpreter reports library functions that ``ctypes`` looks up.
 
 The kernel's process writes this report, so the judge trusts nothing in it that would favor the kernel. A report is
 valid only if it contains the operator that the runner calls first.
@@ -44,11 +44,14 @@ class LookedUp:
         self.names: dict[tuple[str, str], None] = {}
         """File and function.
 
-        The function is "" for the file itself; the file is "" for all loaded files.
+        The file and the function of each lookup. The function is "" for opening the file; the file is "" for a search
+        in all loaded files.
         """
 
     def watch(self) -> None:
-        """Install an audit hook. It stays active until the process ends, because audit hooks cannot be removed."""
+        """Install an audit hook. The hook stays active until the process ends, because Python cannot remove audit
+        hooks.
+        """
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -60,15 +63,15 @@ class LookedUp:
             self.names["", str(arguments[1])] = None
 
     def report(self) -> list[list[str]]:
-        """Return the first names, in the format of :class:`~engine.evaluation.inspect.work.Ran`."""
+        """Return the first lookups, in the format of :class:`~engine.evaluation.inspect.work.Ran`."""
         return [[file[:200], function[:200]] for file, function in list(self.names)[: POLICY.sandbox.reported_names]]
 
 
 def what_ran(call: Callable[[], object], cuda: bool) -> dict[str, Any] | None:
     """Return the fields of :class:`~engine.evaluation.inspect.work.Ran` for one call, with times in microseconds.
 
-    Runs ``call`` once, which takes a few milliseconds longer than usual. Returns None without an active profiler; if
-    the profiler does not start or is already in use, ``call`` does not run.
+    Runs ``call`` once, which takes a few milliseconds longer than usual. Returns None if no profiler is active. If the
+    profiler does not start, ``call`` does not run.
     """
     fed, settle = torch.zeros(1, device="cuda" if cuda else "cpu"), _SYNCHRONIZE if cuda else lambda: None
     settle()
@@ -101,10 +104,10 @@ def what_ran(call: Callable[[], object], cuda: bool) -> dict[str, Any] | None:
 
 
 class _Operator(NamedTuple):
-    """One operator. ``us``: its time in microseconds, without its callees.
+    """One operator. ``us``: the operator's time in microseconds, without its callees.
 
     ``name``: the name of the outermost enclosing operator that does work, or the operator's own name if there is none.
-    An operator that does no work keeps its own name.
+    An operator that does no work has its own name.
     """
 
     id: int

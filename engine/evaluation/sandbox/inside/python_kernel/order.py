@@ -1,4 +1,6 @@
-"""The judge's order to the runner of a ``.py`` kernel: the problem without its reference. Does not import torch."""
+"""The judge's order to the runner of a ``.py`` kernel: the problem without its reference. This module does not import
+torch.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,9 @@ class InputPlaceholder:
 class ModuleOrder:
     """Load ``path``, build ``ModelNew(*init_arguments)`` and call it with ``arguments``.
 
-    - ``extensions`` and ``cache``: directories of compiled extensions, and of compilations at the first call
-    - ``tensors``: in the order of each slot's offsets
-    - ``strides``: strides of outputs that the reference permutes, else None
-    - ``saved``: names in the reference's ``state_dict``
+    ``extensions``: directory of compiled extensions. ``cache``: directory for compilations at the first call.
+    ``tensors``: the tensors' specifications, in the order of each slot's offsets. ``strides``: the strides of each
+    output that the reference permutes; None for other outputs. ``saved``: names in the reference's ``state_dict``.
     """
 
     path: str
