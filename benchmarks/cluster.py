@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/cluster.py [--workers 32] [--rate 5] [--seconds 60]
     .venv/bin/python benchmarks/cluster.py --against-local [--kernels 20]
 
-The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps as
-long as a build and an evaluation last, and answers with a verdict of a real evaluation, so that messages have their
-real sizes. The engine side is the search's own evaluator. It prints the processor time of engine and scheduler, the
-time that the transport adds to an evaluation, and the sizes of the messages.
+The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps
+instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes.
+The engine side is the search's own evaluator. The script prints the processor time of engine and scheduler, the time
+that the transport adds to an evaluation, and the sizes of the messages.
 
 The second form judges the same kernels with the local evaluator and with one worker on this machine, in turn.
 """
@@ -148,7 +148,7 @@ async def softmax(language: Language = "cpp") -> tuple[ProblemSpec, str]:
 
 
 async def a_verdict(problem: ProblemSpec, header: str, scratch: Path) -> Verdict:
-    """Judge one kernel here, for a verdict of real size."""
+    """Judge one kernel on this machine, for a verdict of realistic size."""
     local = LocalEvaluator(SETTINGS, scratch)
     try:
         await local.start()
@@ -203,7 +203,7 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
     added_ms = sorted(1e3 * one for one in added)
     print(f"{workers} simulated workers on this machine ({os.cpu_count()} cores), {total} evaluations in {took:.0f} s")
     print(f"evaluations/s: {total / took:.2f}")
-    print(f"added by the transport per evaluation (two tasks), ms: median {statistics.median(added_ms):.1f}, "
+    print(f"transport time per evaluation (two tasks), ms: median {statistics.median(added_ms):.1f}, "
           f"p90 {added_ms[int(0.9 * total)]:.1f}, max {added_ms[-1]:.1f}")  # fmt: skip
     for name, (still, work) in {"engine": (idle[0], busy[0]), "scheduler": (idle[1], busy[1])}.items():
         each = (work - still) * took / total
@@ -214,7 +214,7 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
 
 
 async def one(engine: ClusterEvaluator, problem: ProblemSpec, number: int) -> float:
-    """Judge a kernel, and return the seconds beyond building and judging. Waits for a free device are included."""
+    """Judge a kernel, and return the seconds beyond building and judging, including waits for a free device."""
     began = time.monotonic()
     verdict = await engine.evaluate(problem, "cpp", source(number), lambda stage: None)
     assert verdict.correct, verdict.reason
@@ -222,7 +222,7 @@ async def one(engine: ClusterEvaluator, problem: ProblemSpec, number: int) -> fl
 
 
 class Cpu:
-    """Processor time of this process and of the scheduler, since the object was created."""
+    """Processor time of this process and of the scheduler since the creation of this object."""
 
     def __init__(self, scheduler: int) -> None:
         self._scheduler = psutil.Process(scheduler)
@@ -287,14 +287,14 @@ async def against_local(kernels: int, language: Language, scratch: Path) -> None
         for process in (worker, scheduler):
             process.terminate()
             process.wait(20)
-    print(f"{kernels} softmax kernels, judged here and by a worker on this machine ({os.cpu_count()} cores)")
+    print(f"{kernels} softmax kernels, judged locally and by a worker on this machine ({os.cpu_count()} cores)")
     for name, results in both.items():
         beyond = [1e3 * seconds for seconds, _ in results]
         ms = [verdict.kernel.median_ms for _, verdict in results if verdict.kernel is not None]
-        print(f"{name}: beyond build and judging {statistics.median(beyond):.1f} ms in the median; "
-              f"kernel {statistics.median(ms):.3f} ms")  # fmt: skip
+        print(f"{name}: median {statistics.median(beyond):.1f} ms besides build and judging; "
+              f"median kernel time {statistics.median(ms):.3f} ms")  # fmt: skip
     extra = statistics.median(1e3 * (b[0] - a[0]) for a, b in zip(both["local"], both["cluster"], strict=True))
-    print(f"extra per evaluation: {extra:.1f} ms in the median")
+    print(f"median extra time per evaluation: {extra:.1f} ms")
     same = sum(a[1].status == b[1].status for a, b in zip(both["local"], both["cluster"], strict=True))
     pairs = [(a[1].speedup, b[1].speedup) for a, b in zip(both["local"], both["cluster"], strict=True)]
     ratios = [there / here for here, there in pairs if here and there]

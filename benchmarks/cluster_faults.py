@@ -1,6 +1,6 @@
-"""Break hosts of a cluster during an evaluation, and count lost verdicts, doubled verdicts and orphan processes.
+"""Break hosts of a cluster during an evaluation, and count lost verdicts, duplicate verdicts and orphan processes.
 
-Three hosts in network namespaces, without a shared disk, search the quick-start problems over mutual TLS. Needs root.
+Three hosts in network namespaces, without a shared disk, search three quick-start problems over mutual TLS. Needs root.
 
     .venv/bin/python benchmarks/cluster_faults.py [--times 3] [--fault killed ...]
 """
@@ -50,7 +50,7 @@ certificates = "certs"
 
 
 def killed(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """kill -9 of the worker process. Its judges must not survive."""
+    """Kill the worker process with SIGKILL. The worker's judges must not survive."""
     worker = hosts.worker_of(host)
     family = [worker, *worker.children(recursive=True)]
     worker.kill()
@@ -58,7 +58,7 @@ def killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def host_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """kill -9 of kernel-tui worker and its worker process: the host does not come back."""
+    """Kill kernel-tui worker and its worker process with SIGKILL, so that the host does not come back."""
     supervisor = psutil.Process(hosts.processes[host].pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     for one in family[:2]:
@@ -68,20 +68,20 @@ def host_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def cut(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The network of a host is cut, without a sign to either side."""
+    """Cut a host's network without notice to either side."""
     judging = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
     hosts.cut(host)
     return judging
 
 
 def hung(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """SIGSTOP of the worker process."""
+    """Suspend the worker process with SIGSTOP."""
     hosts.worker_of(host).send_signal(signal.SIGSTOP)
     return []
 
 
 def stuck(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """SIGSTOP of the judging process, while its worker still sends heartbeats."""
+    """Suspend the judging process with SIGSTOP, while its worker still sends heartbeats."""
     found = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
     for one in found:
         one.send_signal(signal.SIGSTOP)
@@ -89,7 +89,7 @@ def stuck(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def scheduler_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """kill -9 of the scheduler, and another one after five seconds."""
+    """Kill the scheduler with SIGKILL, and start another scheduler after five seconds."""
     found = [one for one in hosts.of_host("hub") if "scheduler" in one.info["cmdline"]]
     for one in found:
         one.kill()
@@ -99,7 +99,7 @@ def scheduler_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def left(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """SIGTERM to kernel-tui worker: the host leaves, and joins again after five seconds."""
+    """End kernel-tui worker with SIGTERM, so that the host leaves, and start it again after five seconds."""
     supervisor = psutil.Process(hosts.processes[host].pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     supervisor.terminate()
@@ -109,19 +109,19 @@ def left(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def slow(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """A cgroup limits the host's processes, those to come included, to 20 % of a core."""
+    """Limit the host's present and future processes to 20% of a core with a cgroup."""
     limit_processor(hosts.of_host(host), 0.2)
     return []
 
 
 def very_slow(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The same at 2 % of a core, at which heartbeats are late too."""
+    """Limit the host's processes to 2% of a core, which also delays heartbeats."""
     limit_processor(hosts.of_host(host), 0.02)
     return []
 
 
 def frozen_often(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """SIGSTOP and SIGCONT of all processes of a host in turn: 1 s stopped, 0.25 s running, for a minute."""
+    """Suspend and resume all processes of a host for a minute: 1 s stopped, then 0.25 s running."""
 
     def freeze() -> None:
         until = time.monotonic() + 60
@@ -147,22 +147,22 @@ def _changed(hosts: Hosts, host: str, **variables: str) -> list[psutil.Process]:
 
 
 def other_version(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The host leaves, and joins again with another release of kernel-tui."""
+    """Restart the host's worker with another release of kernel-tui."""
     return _changed(hosts, host)
 
 
 def other_compiler(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The host leaves, and joins again with another version of g++."""
+    """Restart the host's worker with another version of g++."""
     return _changed(hosts, host, CXX=compiler(hosts.home(host), NEWER))
 
 
 def broken_compiler(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The host leaves, and joins again with a g++ that cannot link."""
+    """Restart the host's worker with a g++ that cannot link."""
     return _changed(hosts, host, CXX=compiler(hosts.home(host), BROKEN))
 
 
 def compiler_removed(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """The host leaves and joins again; then its g++ disappears during the search."""
+    """Restart the host's worker, and delete its g++ during the search."""
     file = compiler(hosts.home(host), NEWER)
     family = _changed(hosts, host, CXX=file)
     while " joined " not in hosts.log(host).rpartition("started (pid")[2]:

@@ -3,20 +3,20 @@
     python benchmarks/copies.py PATHS... [--jobs 4] [--results FILE.jsonl] [--full 40 --seed 1]
                                 [--tolerance kernelbench] [--device auto] [--deadline 120] [--again wrong,error]
 
-PATHS are problem files in KernelBench's format, or directories of them (``KernelBench/level1``). The copy is the file
-itself plus ``ModelNew = Model``. The judge runs with ``libraries = "label"``. By default, each copy gets a quick
+PATHS are problem files in KernelBench's format, or directories of such files (``KernelBench/level1``). The copy is the
+file itself plus ``ModelNew = Model``. The judge runs with ``libraries = "label"``. By default, each copy gets a quick
 verdict, as in a search. With ``--full N``, a random sample of N problems gets the thorough verdict of ``kernel-tui
-eval``. ``--jobs`` processes judge in parallel. Each has its own evaluator and judge, like several searches on one
-device.
+eval``. ``--jobs`` processes judge in parallel. Each process has its own evaluator and judge, like several searches on
+one device.
 
 The script appends each outcome to ``--results`` as a line of JSON. To continue after a kill, run the same command
-again. Problems with an outcome are then skipped, unless their file has changed or ``--again`` names their status.
-``--deadline`` limits the seconds per problem, without waits for the device. A problem that runs out of memory is judged
-again alone. If the copy is correct then, the status is ``memory``.
+again. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their status.
+``--deadline`` limits the seconds per problem, without waits for the device. If a problem runs out of memory, the script
+judges it again alone. If the copy is then correct, the status is ``memory``.
 
-Prints one line per outcome and a final table, even after SIGTERM or Ctrl-C. Exit status 1: a verdict blames a copy
-(wrong, cheating, crashed, memory, ...), or no copy is correct. Exit status 2: nothing can be judged. ``not read``,
-``deadline`` and ``error`` do not blame a copy.
+The script prints one line per outcome and a final table, even after SIGTERM or Ctrl-C. Exit status 1: a verdict blames
+a copy (wrong, cheating, crashed, memory, ...), or no copy is correct. Exit status 2: this machine cannot judge the
+problems. ``not read``, ``deadline`` and ``error`` do not blame a copy.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ NEUTRAL = {"correct", NOT_READ, DEADLINE, "error", "cancelled"}
 """Statuses that do not blame a copy."""
 FAIR_LOW, FAIR_HIGH = 0.97, 1.03
 COMPARED_ABOVE_MS = 0.05
-"""Speedups are compared only above this reference time. Shorter times are mostly launch overhead, which varies."""
+"""Compare speedups only above this reference time. Shorter times are mostly launch overhead, which varies."""
 _GRACE_S = 5.0
-"""Time limit for a process to stop before it is killed, in seconds."""
+"""Time limit in seconds for a process to stop, before the script kills it."""
 _LINE_BYTES = 16 << 20
 _WORDS = 300
 """Maximum length of a reason in the table, in characters. The results file has the full text."""
@@ -128,7 +128,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def lacks_memory(self) -> bool:
-        """Whether this job may have run out of memory because other jobs used it."""
+        """Whether this job may have run out of memory because of other jobs."""
         return self.beside > 0 and self.status in (NOT_READ, "error") and _LACK.search(self.reason) is not None
 
     @property
@@ -157,18 +157,18 @@ class Said(Struct, frozen=True, omit_defaults=True):
     peaks: tuple[float, float] | None = None
     outcome: Outcome | None = None
     unable: str = ""
-    """Why nothing can be judged on this machine."""
+    """The reason why this machine cannot judge any problem."""
 
 
 class Unable(Exception):
-    """No problem can be judged on this machine. The message says why."""
+    """This machine cannot judge any problem. The message says why."""
 
 
 # The judging process.
 
 
 async def judge_all(say: IO[bytes]) -> None:
-    """Judge the copies of incoming jobs as a search judges kernels, and write the outcomes to ``say``."""
+    """Judge the copies of incoming jobs like kernels of a search, and write the outcomes to ``say``."""
 
     def tell(said: Said) -> None:
         say.write(msgspec.json.encode(said) + b"\n")
@@ -257,7 +257,7 @@ def outcome_of(verdict: Verdict) -> Outcome:
 
 
 def run_jobs(scratch: Path, parent: int) -> NoReturn:
-    """Run a judging process. On SIGTERM, or if its parent dies, it closes its evaluator."""
+    """Run a judging process. On SIGTERM, or if its parent dies, the process closes its evaluator."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # The parent died during the imports.
         shutil.rmtree(scratch, ignore_errors=True)
@@ -303,7 +303,7 @@ class Benchmark:
             await self._all(names)
 
     async def _sample(self, names: list[str]) -> None:
-        """Judge the problems in ``names``, in order, until enough of them were readable."""
+        """Judge the problems in ``names``, in order, until enough problems were readable."""
         wanted, start = self._options.full, 0
         while wanted > 0 and start < len(names):
             chosen = names[start : start + wanted]
@@ -313,7 +313,7 @@ class Benchmark:
         self.outcomes = {name: self.outcomes[name] for name in names[:start]}
 
     async def _all(self, names: Iterable[str]) -> None:
-        """Judge the problems in ``names`` that have no outcome. Then retry each that ran out of memory, alone."""
+        """Judge the problems in ``names`` that have no outcome. Then retry problems that ran out of memory."""
         waiting = [name for name in names if name not in self.outcomes]
         self._total = len(self.outcomes) + len(waiting)
         queue = iter(waiting)
@@ -364,7 +364,7 @@ class Benchmark:
         )
 
     async def _ask(self, name: str, process: JobProcess) -> tuple[Outcome, float]:
-        """Return the outcome, and the seconds spent waiting for the device."""
+        """Return the outcome, and the seconds of waiting for the device."""
         file = self._files[name]
         options = self._options
         job = Job(
@@ -415,7 +415,7 @@ class Benchmark:
         speedup = f" {outcome.speedup_words}" if outcome.speedup is not None else ""
         waited = f" and {outcome.waited_s:.0f} s waiting" if outcome.waited_s >= 1 else ""
         words = f": {outcome.words}" if outcome.status != "correct" else ""
-        again = "; to be retried alone" if outcome.lacks_memory else ""
+        again = "; the script will retry this problem alone" if outcome.lacks_memory else ""
         count = f"[{len(self.outcomes)}/{self._total} {time.monotonic() - self._started:4.0f} s]"
         line = f"{count} {outcome.problem}: {outcome.status}{speedup}{time_ms}, {outcome.seconds:.1f} s{waited}"
         print(f"{line}{words}{again}", flush=True)
@@ -441,7 +441,7 @@ class Benchmark:
 
 
 class JobProcess:
-    """A judging process, started with its first job and restarted whenever it has ended."""
+    """A judging process, which starts with its first job and restarts whenever it has ended."""
 
     def __init__(self, scratch: Path, log: IO[bytes] | None) -> None:
         self._scratch, self._log = scratch, log
@@ -471,7 +471,7 @@ class JobProcess:
         return await self._process.stdout.readline()
 
     async def end(self) -> int:
-        """Stop the process and return its exit code. If it takes too long, kill it together with its children."""
+        """Stop the process and return its exit code. If the process takes too long, kill it and its children."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -516,7 +516,7 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
     )
     print(f'tolerance "{options.tolerance}"; libraries "label"; baseline: eager')
     if options.full:
-        print(f"{sum(one.status != NOT_READ for one in outcomes)} of {options.full} sampled problems could be read\n")
+        print(f"{sum(one.status != NOT_READ for one in outcomes)} of {options.full} sampled problems were readable\n")
     else:
         print(f"{len(outcomes)} of {found} problems have an outcome\n")
     for status, count in Counter(one.status for one in outcomes).most_common():
@@ -586,7 +586,7 @@ def number_or_name(text: str) -> str | float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", metavar="PATHS", help="problem files, or directories of them")
+    parser.add_argument("paths", nargs="*", metavar="PATHS", help="problem files, or directories of problem files")
     parser.add_argument("--jobs", type=int, default=4, help="processes that judge at the same time")
     parser.add_argument(
         "--results",
@@ -607,7 +607,7 @@ def main() -> int:
     if options.scratch is not None:
         run_jobs(options.scratch, options.parent)
     if not options.paths:
-        parser.error("give problem files, or directories of them")
+        parser.error("no PATHS: name problem files, or directories of problem files")
     if options.jobs < 1 or options.full < 0:
         parser.error("--jobs must be at least 1, and --full must not be negative")
     options.again = set(filter(None, options.again.split(",")))

@@ -3,8 +3,8 @@
     python benchmarks/first_kernels.py check PATH... [--json FILE]   # needs g++ but no GPU
     python benchmarks/first_kernels.py shrink DIR PATH...            # writes the problems with their reduced sizes
 
-Problem files of KernelBench are made for large GPUs. This script reduces their sizes until no tensor of a problem has
-more than ``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if each
+KernelBench's problems have sizes for large GPUs. This script reduces the sizes until no tensor has more than
+``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if each
 output differs from float64 PyTorch by at most ``LIMIT``, relative to the largest element or to the error of float32
 PyTorch. Each problem has its own process, so that a crash or a hang counts as one wrong kernel.
 """
@@ -31,11 +31,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = 2e6
 FLOPS = 5e8
 LARGEST = 20.0
-"""A problem that stays larger, because its model fixes most sizes, is checked up to this multiple of both limits."""
+"""If a model fixes most sizes, its problem may exceed both limits by up to this factor."""
 LIMIT = 2e-5
 """Largest error of an output element, divided by the output's largest element."""
 EAGER_ERRORS = 20
-"""An error is also accepted up to this multiple of the largest error of float32 PyTorch."""
+"""A correct kernel may also have up to this multiple of float32 PyTorch's largest error."""
 SECONDS = 150.0
 """Time limit for one problem."""
 STEPS = 40
@@ -43,7 +43,7 @@ STEPS = 40
 
 
 def shrunk(path: Path) -> ProblemSpec:
-    """Return the problem at reduced sizes. Raises whatever the file raises at its own sizes."""
+    """Return the problem at reduced sizes. Raises the errors that the file raises at its own sizes."""
     from engine.problem.inspection import inspect_file
     from engine.problem.sizes import with_sizes
 
@@ -84,12 +84,12 @@ def _work(spec: ProblemSpec) -> float:
 
 
 def _kinds(spec: ProblemSpec) -> Counter[str]:
-    """Return the operators, so that no reduced size makes a problem another one."""
+    """Return the model's operators, to detect that a reduced size changes the problem."""
     return Counter(node.op for node in spec.graph) if spec.graph is not None else Counter()
 
 
 def _smaller(source: str) -> Iterator[dict[str, int]]:
-    """Yield sizes to try: all large ones halved, then one at a time, the largest first."""
+    """Yield sizes to try: all large sizes halved, then one size halved at a time, the largest first."""
     from engine.problem.sizes import scalable, sizes_of
 
     known = {name: value for name, value in scalable(sizes_of(source)).items() if value > 2}
@@ -143,7 +143,7 @@ def check_one(path: Path) -> dict[str, Any]:
     if spec.c_refusal is not None:
         return {**found, "status": "no template", "why": spec.c_refusal}
     device, own = DeviceFact("cpu", "cpu", "", "", 0, 2), with_own_parameters(spec)
-    why = "no pattern matches it"
+    why = "no pattern matches the problem"
     for pattern in PATTERNS:
         try:
             program = pattern.recognize(own)
@@ -225,7 +225,7 @@ def _in_process(path: Path) -> dict[str, Any]:
         row = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
         row = row or {"status": "failed", "why": " ".join(done.stderr.split())[-300:] or f"exit code {done.returncode}"}
     except subprocess.TimeoutExpired:
-        row = {"status": "failed", "why": f"no result after {SECONDS:.0f} s"}
+        row = {"status": "failed", "why": f"the problem's process gave no result within {SECONDS:.0f} s"}
     return {**row, "seconds": time.monotonic() - began}
 
 

@@ -2,10 +2,11 @@
 
     python benchmarks/forms.py [--device cuda|cpu] [--how load_inline|load_c|both] [--only NAME ...]
 
-Judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
-``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``, or both do with ``--how
-both``. A runoff then times both kernels side by side. Prints one table. Exit status 1: verdicts differ, or runoff times
-above 0.1 ms differ by more than 3%. Needs an idle machine. ``--device cpu`` uses ``.cpp`` kernels and smaller sizes.
+The script judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
+``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``; with ``--how both``, both
+do. A runoff then times both kernels side by side. Prints one table. Exit status 1: the verdicts differ, or runoff times
+above 0.1 ms differ by more than 3%. The script needs an idle machine. ``--device cpu`` uses ``.cpp`` kernels and
+smaller sizes.
 """
 
 from __future__ import annotations
@@ -340,7 +341,8 @@ def kernel(case: Case, header: str, language: Language) -> str:
 
 
 def module(spec: ProblemSpec, source: str, header: str, language: Language, how: How) -> str:
-    """Return a ``ModelNew`` that calls the same source. It inherits the constructor, so that the state dicts match."""
+    """Return a ``ModelNew`` that calls the same source. The class inherits the constructor, so that the state dicts
+    match."""
     (out,) = spec.outputs
     text = header.replace("#pragma once\n", "") + source
     given = [f"inputs[{index}]" for index in range(len(spec.inputs))]
@@ -456,7 +458,7 @@ async def main() -> int:
 
 
 def _print_row(case: Case, how: How, plain: Verdict, wrapped: Verdict, runoff: float | None) -> bool:
-    """Print one line. Return whether the two forms disagree."""
+    """Print one line. Return whether ``.cu`` and ``.py`` kernels disagree."""
     built = wrapped.build.seconds if wrapped.build is not None else 0.0
     line = f"{case.name:20}{how:>12}{built:7.1f}{plain.status:>10}{wrapped.status:>10}"
     if plain.kernel is None or wrapped.kernel is None or runoff is None:

@@ -7,19 +7,18 @@
     python benchmarks/headline.py all STATE --seed 0 --minutes 3.5 --seconds 570   # the four above, in this order
     python benchmarks/headline.py table STATE
 
-``STATE`` is a folder that holds all results. Copy it back and forth between calls and machines. Each step stores a
-result as soon as it has one, and skips what is stored, so an interrupted call continues with the same command. With
-``--seconds``, a step starts only work whose predicted time (PREDICTED_S) is left. A call of ten minutes holds a search
-of 3.5 minutes, its sizes and the first columns; the calls of the next seeds measure the other columns.
+``STATE`` is a folder that holds all results. Copy ``STATE`` between calls and machines. Each step stores its
+results at once and skips stored results, so an interrupted call continues with the same command. With ``--seconds``, a
+step starts work only if its predicted time (PREDICTED_S) is left. A call of ten minutes has time for a search of 3.5
+minutes, its sizes and the first columns. The calls of the next seeds measure the other columns.
 
-- ``search`` writes the preset's config, as ``kernel-tui init`` does, changes seed, minutes and tolerance, and runs the
-  search headless. It keeps the session, ``show --json`` and the best kernels in ``STATE/TOLERANCE-SEED``.
+- ``search`` writes the preset's config like ``kernel-tui init``, changes seed, minutes and tolerance, and runs the
+  search headless. The step keeps the session, ``show --json`` and the best kernels in ``STATE/TOLERANCE-SEED``.
 - ``sizes`` and ``columns`` use the judge's own code: the same buffers, cache flushes, repetitions and statistics.
-  ``columns`` also checks the outputs of each baseline under both tolerances. Each baseline runs in a process of its
-  own.
-- ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. It needs
-  a clone of KernelBench and a GPU.
-- ``table`` needs no GPU. It prints medians over the seeds, and marks the goals.
+  ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.
+- ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. This
+  step needs a clone of KernelBench and a GPU.
+- ``table`` needs no GPU. The table shows medians over the seeds, and marks the goals.
 
 No step needs an installed ``kernel-tui``.
 """
@@ -88,11 +87,11 @@ GOALS_MS = {
 }
 """Goals for the best kernel's time on an H200, by tolerance."""
 GOAL_SOL = {"crfm": 0.70, "kernelbench": 0.65}
-"""Goals for the median of SOL over the problems."""
+"""Goals for the median % SOL over the problems."""
 MAY_LOSE = {"matmul_fp16": 0.93}
-"""Problems whose best kernel may be slower than the fastest baseline: the speedup over it that is asked."""
+"""Required speedup over the fastest baseline, for problems whose best kernel may be slower."""
 NEAR = 1.05
-"""A problem is near its final best when its best time is at most this multiple of the final one."""
+"""A problem is near its final best when its best time is at most this multiple of the final best time."""
 PREDICTED_S = {
     "start": 25.0,  # of the engine; and the last verdicts after the minutes are used up
     "sizes": 20.0,  # one winner at three sizes, after the judge has started
@@ -102,14 +101,14 @@ PREDICTED_S = {
     "compile": 25.0,
     "max_autotune": 75.0,
 }
-"""Predicted seconds on an H200 with 16 cores. These are estimates; a run prints and stores the seconds that it took."""
+"""Predicted seconds on an H200 with 16 cores. A run prints and stores the actual seconds."""
 COLUMNS = ("eager", "eager_tf32", "compile", "max_autotune")
 NAMES = {"eager": "eager", "eager_tf32": "eager, TF32", "compile": "torch.compile", "max_autotune": "max-autotune"}
 PRODUCTS = re.compile(r"conv|mm\b|matmul|linear|attention|einsum|bmm")
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 SUFFIXES: dict[str, Language] = {"cuda": "cu", "cpp": "cpp", "python": "py", "triton": "triton"}
 RECORDING_CALLS = 3
-"""Calls before the checked one: with CUDA graphs, torch.compile compiles, warms up and records a graph in them."""
+"""Calls before the checked call: with CUDA graphs, torch.compile uses them to compile, warm up and record a graph."""
 TIMED_CALLS = 100
 """KernelBench's timed calls per kernel, as in its scripts."""
 
@@ -121,11 +120,11 @@ class Clock:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def has(self, needed: float, what: str) -> bool:
-        """Return whether ``needed`` seconds are left; if not, say that ``what`` is left out."""
+        """Return whether ``needed`` seconds are left; if not, print that the script skips ``what``."""
         left = None if self._end is None else self._end - time.monotonic()
         if left is None or left >= needed:
             return True
-        print(f"left out: {what} needs about {needed:.0f} s, and {max(left, 0):.0f} s are left", flush=True)
+        print(f"skipped: {what} needs about {needed:.0f} s, but only {max(left, 0):.0f} s are left", flush=True)
         return False
 
 
@@ -141,7 +140,7 @@ def read_json(path: Path) -> Any:
 
 
 def kernel_tui(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    """Run a ``kernel-tui`` command in ``folder``, with the output of ``show`` captured."""
+    """Run a ``kernel-tui`` command in ``folder``, and capture the output of ``show``."""
     captured = subprocess.PIPE if "--json" in arguments else None
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [*KERNEL_TUI, *map(str, arguments)]
@@ -164,7 +163,7 @@ def print_plan(minutes: float) -> None:
 
 
 def with_key(text: str, key: str, value: object, section: str = "") -> str:
-    """Return a TOML text in which ``key`` has ``value``: a changed line, or a new line where ``section`` begins."""
+    """Return a TOML text with ``key`` set to ``value``, in its line or in a new line of ``section``."""
     written = json.dumps(value)
     pattern = rf"^{key} = (\[[^\]]*\]|[^#\n]*?)(?=\s*(#|$))"
     changed, count = re.subn(pattern, f"{key} = {written}", text, count=1, flags=re.M)
@@ -172,7 +171,7 @@ def with_key(text: str, key: str, value: object, section: str = "") -> str:
         return changed
     start = rf"^\[{section}\]\n" if section else r"^name = [^\n]*\n"
     changed, count = re.subn(start, lambda found: f"{found.group()}{key} = {written}\n", text, count=1, flags=re.M)
-    assert count, f"no place for {key}"
+    assert count, f"the config has no section for {key}"
     return changed
 
 
@@ -196,7 +195,7 @@ def search(arguments: argparse.Namespace, clock: Clock) -> None:
     """Run one seed's search, or resume it, and store its results."""
     run = arguments.state / f"{arguments.tolerance}-{arguments.seed}"
     if (run / "show.json").exists():
-        print(f"{run.name}: the search is done", flush=True)
+        print(f"{run.name}: the search has finished", flush=True)
         return
     if not clock.has(60 * arguments.minutes + PREDICTED_S["start"], f"the search {run.name}"):
         return
@@ -216,9 +215,9 @@ def search(arguments: argparse.Namespace, clock: Clock) -> None:
     else:
         ended = kernel_tui("resume", paths.directory, "--headless", folder=run)
     if session_of(run) is None:
-        sys.exit(f"{run.name}: the search began no session; its message stands above")
+        sys.exit(f"{run.name}: the search started no session; see its message above")
     if ended.returncode:
-        sys.exit(f"{run.name}: the search ended with exit code {ended.returncode}; the same command continues it")
+        sys.exit(f"{run.name}: the search ended with exit code {ended.returncode}; type the same command to continue")
     store(run)
 
 
@@ -238,7 +237,7 @@ def store(run: Path) -> None:
 
 
 def near_at(history: History, problem: str) -> float | None:
-    """Return the minutes after which the problem's best was, and stayed, within ``NEAR`` of its final best."""
+    """Return the minutes after which the problem's best stays within ``NEAR`` of its final best."""
     bests = history.problems[problem].bests
     reached = None
     for one in bests:
@@ -248,13 +247,13 @@ def near_at(history: History, problem: str) -> float | None:
 
 
 def versions() -> str:
-    """Return the versions of Python, torch and CUDA, from a process of its own."""
+    """Return the versions of Python, torch and CUDA, from a separate process."""
     code = "import sys, torch; print(f'Python {sys.version.split()[0]}, torch {torch.__version__}')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def runs(state: Path) -> Iterator[Path]:
-    """The runs whose search is done, sorted by tolerance and seed."""
+    """The runs with a finished search, sorted by tolerance and seed."""
     yield from sorted(path.parent for path in state.glob("*-*/show.json"))
 
 
@@ -262,7 +261,7 @@ def runs(state: Path) -> Iterator[Path]:
 
 
 def sizes(state: Path, clock: Clock) -> None:
-    """Judge the winners at other sizes, unless the search itself did."""
+    """Judge the winners at other sizes, unless the search has already done so."""
     for run in runs(state):
         asyncio.run(sizes_of_run(run, clock))
 
@@ -306,7 +305,7 @@ async def sizes_of_run(run: Path, clock: Clock) -> None:
 def kernelbench(state: Path, checkout: Path | None, clock: Clock) -> None:
     """Judge the winners with KernelBench's evaluator."""
     if checkout is None or not any(device.kind == "cuda" for device in discover()):
-        print("left out: KernelBench's verdicts need --checkout, a clone of KernelBench, and a GPU", flush=True)
+        print("left out: KernelBench's verdicts need a GPU and --checkout with a clone of KernelBench", flush=True)
         return
     for run in runs(state):
         path = run / "kernelbench.json"
@@ -344,7 +343,7 @@ def kernelbench(state: Path, checkout: Path | None, clock: Clock) -> None:
 
 
 def columns(state: Path, clock: Clock) -> None:
-    """Time the baselines of each problem that a run has."""
+    """Time the baselines of every problem in any run."""
     specs: dict[str, ProblemSpec] = {}
     kind = "cpu"
     for run in runs(state):
@@ -383,7 +382,8 @@ def columns(state: Path, clock: Clock) -> None:
             result = json.loads(lines[-1]) if answer.returncode == 0 and lines else None
             if result is None:
                 print(
-                    f"{name}, {NAMES[column]}: exit code {answer.returncode}; the same command tries again", flush=True
+                    f"{name}, {NAMES[column]}: exit code {answer.returncode}; to try again, type the same command",
+                    flush=True,
                 )
                 continue
             seconds = time.monotonic() - began
@@ -507,13 +507,13 @@ def table_of_tolerance(state: Path, tolerance: str, shown: list[dict[str, Any]])
         print(f"| {name} | {' | '.join(cells)} |")
     nearest = [max(filter(None, one["minutes_to_near"].values()), default=0.0) for one in shown]
     print(f"\n- Goals met: {met} of {len(problems)}.")
-    print(f"- Ahead of the fastest baseline in tolerance (matmul_fp16: 0.93 of it): {ahead} of {len(problems)}.")
+    print(f"- Faster than the fastest correct baseline (matmul_fp16: 0.93 times as fast): {ahead} of {len(problems)}.")
     if shares:
         share, goal_sol = statistics.median(shares), GOAL_SOL[tolerance]
         reached = share >= goal_sol
-        print(f"- Median of SOL over the problems: {share:.0%} (goal {goal_sol:.0%}, {words(reached)}).")
+        print(f"- Median % SOL over the problems: {share:.0%} (goal {goal_sol:.0%}, {words(reached)}).")
     print(f"- Minutes until every problem is within 5% of its final best: {spread(nearest, lambda v: f'{v:.1f}')}.")
-    print("- `*`: the outputs of this baseline are outside the tolerance, so it does not count.\n")
+    print("- `*`: the outputs of this baseline exceed the tolerance, so it does not count.\n")
 
 
 def words(reached: bool) -> str:
@@ -559,13 +559,13 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("search", "sizes", "kernelbench", "columns", "all", "table"))
-    parser.add_argument("state", type=Path, help="the folder of the results")
+    parser.add_argument("state", type=Path, help="the folder for the results")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=3.5, help="the search's budget")
     parser.add_argument("--tolerance", choices=tuple(GOALS_MS), default="crfm")
-    parser.add_argument("--seconds", type=float, help="time for this call")
+    parser.add_argument("--seconds", type=float, help="time limit of this call, in seconds")
     parser.add_argument("--checkout", type=Path, help="a clone of KernelBench")
-    parser.add_argument("--preset", default="headline", help="the preset of the search")
+    parser.add_argument("--preset", default="headline", help="the search's preset")
     parser.add_argument("--problems", help="problems instead of the preset's, separated by commas")
     parser.add_argument("--device", help="device instead of the preset's")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Generate hostile texts like those of a malicious model, compiler or kernel, and sessions that contain such texts.
 
-Every escape sequence in these texts contains the number 777, which the monitor never writes. ``faults_of`` finds the
-sequences that reach a terminal.
+Every escape sequence in the hostile texts contains the number 777, which the monitor never writes. ``faults_of`` finds
+the sequences that reach a terminal.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class HostileSearch:
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.large = max(map(len, texts)) > 100_000
-        """Longer texts go into few fields, to limit the size of the session."""
+        """Longer texts appear only in a few fields, to limit the size of the session."""
         self.blobs: dict[str, bytes] = {}
         self._next = 0
 
@@ -180,7 +180,7 @@ class HostileSearch:
             yield ev.SizesChecked(problem=problem, variant=f"v{number}", results=(sizes,), note=mine)
 
     def _call(self, number: int, site: CallSite, mine: str) -> Iterator[AnyEvent]:
-        """Yield the model call for a kernel. Each call fails once, then replies. One in ten stays in flight."""
+        """Yield the model call for a kernel. Each call fails once, then replies. One in ten calls stays in flight."""
         text, call = self.text, f"c{number}"
         prompt, reply = (self._store(number, [mine], kind) for kind in ("a", "b"))
         for attempt in (1, 2):

@@ -2,11 +2,12 @@
 
     python benchmarks/judge_size.py [--limit-constants 30] [--root DIRECTORY]
 
-Counts the files in ``engine/`` that the modules in ``ENTRIES`` import, directly or indirectly, and the C++ sources that
-these files name. Prints a table of lines, numeric literals and constants. Exit status 1: there are more constants than
-``--limit-constants``. Exit status 2: an entry does not exist.
+The script counts the files in ``engine/`` that the modules in ``ENTRIES`` import, directly or indirectly. It also
+counts the C++ sources that these files name. The script prints a table of lines, numeric literals and constants. Exit
+status 1: the judge has more constants than ``--limit-constants``. Exit status 2: a module in ``ENTRIES`` does not
+exist.
 
-A constant is an assignment at module or class level whose value contains a number. Enumeration members, fields that
+A constant is an assignment at module or class level with a number in its value. Enumeration members, fields that
 default to zero, and the constants in ``POLICY`` do not count. "names" counts the names of constants: ``_A, _B = 1, 2``
 is one constant with two names.
 """
@@ -33,7 +34,7 @@ ENTRIES = (
 )
 """Modules that run as processes of the judge or build its libraries. A package includes its ``__main__``."""
 POLICY = "engine/evaluation/judge_policy.py"
-"""The file of ``JudgePolicy``, the place for constants. Its constants do not count."""
+"""The file of ``JudgePolicy``, the place for constants. Constants in this file do not count."""
 WITHIN = "engine"
 FOLDER = "engine/evaluation"
 """The script also prints the total size of this folder, including files that are never imported."""
@@ -62,7 +63,7 @@ class Size:
 
 
 def size_of(path: Path) -> Size:
-    """Return the size of a Python or C++ file. For C++, constants are not separated from other literals."""
+    """Return the size of a Python or C++ file. For C++, the script does not separate constants from other literals."""
     text = path.read_text()
     lines = len(text.splitlines())
     if path.suffix != ".py":
@@ -90,7 +91,7 @@ def constants(module: ast.Module) -> Iterator[list[str]]:
 def _assignments(
     block: ast.AST, within: ast.ClassDef | None
 ) -> Iterator[tuple[ast.Assign | ast.AnnAssign, ast.ClassDef | None]]:
-    """Yield all assignments outside functions, each with its class."""
+    """Yield all assignments outside functions, each with its enclosing class."""
     for node in ast.iter_child_nodes(block):
         if isinstance(node, ast.Assign | ast.AnnAssign):
             yield node, within
@@ -177,7 +178,7 @@ def _module_file(root: Path, module: str) -> Path | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with 1 if there are more")
+    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with 1 above this number of constants")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="the repository")
     arguments = parser.parse_args()
     root: Path = arguments.root.resolve()
@@ -197,7 +198,7 @@ def main() -> int:
     _print_row(total, f"total: {len(files)} files that the judge, its runners and its builders import")
     whole = [path for path in sorted((root / FOLDER).rglob("*")) if path.suffix in (".py", *CPP_SUFFIXES)]
     size = sum(map(size_of, whole), Size())
-    _print_row(size, f"all of {FOLDER}, imported or not, policy included: {len(whole)} files")
+    _print_row(size, f"all files of {FOLDER}, including the policy and unused files: {len(whole)} files")
     limit: int | None = arguments.limit_constants
     if limit is not None and total.constants > limit:
         print(f"{total.constants} constants outside {POLICY}; the limit is {limit}")

@@ -1,4 +1,4 @@
-"""Compare our judge's verdicts and times with those of KernelBench's evaluator, on exported kernels.
+"""Compare our judge with KernelBench's evaluator: verdicts and times of exported kernels.
 
     python benchmarks/kernelbench_agreement.py CHECKOUT [--trials 100] [--keep DIRECTORY]
 
@@ -8,10 +8,11 @@ CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/Kernel
 The kernels are the playbook's kernels for six problems, and corrupted copies. ``engine.export.kernelbench`` exports
 each kernel, and ``load_inline`` builds all exports in parallel. Then both evaluators judge the kernels.
 
-Prints one table, which includes our verdict under our own rules. Exit status 1: our verdict under KernelBench's rules
-differs from KernelBench's, or a time above 0.1 ms differs by more than 5%. Needs a GPU and nvcc.
+The script prints one table, which also shows our verdict by our own rules. Exit status 1: our verdict by KernelBench's
+rules differs from KernelBench's verdict, or a time above 0.1 ms differs by more than 5%. The script needs a GPU and
+nvcc.
 
-Empty modules replace packages that KernelBench imports for its language models and that are not installed.
+Empty modules replace missing packages that KernelBench imports for its language models.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
 
 
 def judge_theirs(checkout: Path, files: list[Path], trials: int, precision: str = "fp32") -> list[dict[str, Any]]:
-    """Run a child that imports KernelBench and forks for each solution, since a kernel can break its CUDA context.
+    """Run a child that imports KernelBench and forks for each solution, because a kernel can break its CUDA context.
 
     ``precision``: the dtype of the inputs, as KernelBench names it ("fp32", "fp16", "bf16").
     """
@@ -158,7 +159,8 @@ def judge_theirs(checkout: Path, files: list[Path], trials: int, precision: str 
 
 
 def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> None:
-    """Run KernelBench's two functions on each solution, in the child. Prints one line of JSON for each."""
+    """Run KernelBench's two functions on each solution, in the child. The child prints one line of JSON for each
+    solution."""
     import importlib.util
     import multiprocessing
     from types import ModuleType
@@ -185,7 +187,12 @@ def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> No
         try:
             answer = receiving.recv()
         except EOFError:
-            answer = {"compiled": None, "correct": False, "valid": None, "note": "its process ended without a result"}
+            answer = {
+                "compiled": None,
+                "correct": False,
+                "valid": None,
+                "note": "KernelBench's process ended without a result",
+            }
         process.join(20)
         process.kill()
         print(f"\n{ANSWER}{json.dumps(answer)}", flush=True)
@@ -282,9 +289,9 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
             if words and not (same and verdict.correct == bool(their["correct"])):
                 print(f"    {words[:200]}")
     refused = sum(their["valid"] is False for their in found)
-    print(f"\n{differing} of {len(made)} verdicts under KernelBench's rules differ")
+    print(f"\n{differing} of {len(made)} verdicts by KernelBench's rules differ")
     print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms differ by more than {APART:.0%}")
-    print(f"{refused} solutions rejected by the static checker")
+    print(f"{refused} solutions that the static checker rejects")
     return int(bool(differing or apart or refused))
 
 

@@ -3,8 +3,9 @@
     python benchmarks/kernelbench_table.py KERNELBENCH SESSIONS --minutes 9 --device cuda
 
 ``KERNELBENCH`` is the directory that contains ``level1``, and ``SESSIONS`` receives one session per level. The script
-stops cleanly before ``--minutes`` are over. The same command then continues, also on another host with the same model
-of GPU and with both directories in other places. Exit code 0: the tables are complete. Exit code 75: run it again.
+stops cleanly before the end of ``--minutes``. The same command then continues, also on another host with the same GPU
+model, and with other paths of both directories. Exit code 0: the tables are complete. Exit code 75: run the script
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""A level does not start with less time than this, because the first problem needs it to open."""
+"""Minimum time to start a level, because its first problem must open."""
 AGAIN = 75
 
 
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
     parser.add_argument("--minutes-per-problem", type=float, default=1.0)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--config", type=Path, help="passed to kernel-tui bench")
+    parser.add_argument("--config", type=Path, help="config file for kernel-tui bench")
     options = parser.parse_args()
     until = time.monotonic() + options.minutes * 60 - STOP_S
     complete = True
@@ -54,12 +55,12 @@ def main() -> int:
         if code:
             return code
     say_progress(options.sessions)
-    print("complete" if complete else "not complete; run the same command again", flush=True)
+    print("complete" if complete else "the tables are not complete; run the same command again", flush=True)
     return 0 if complete else AGAIN
 
 
 def run_until(command: list[str], until: float) -> int:
-    """Run ``command``, and interrupt it at ``until`` (monotonic). Return its exit code."""
+    """Run ``command``, and interrupt it at ``until`` (monotonic). Return the command's exit code."""
     child = subprocess.Popen(command, cwd=ROOT)
     try:
         return child.wait(max(0.0, until - time.monotonic()))

@@ -2,12 +2,13 @@
 
     python benchmarks/kills.py [--kills 30] [--seed 0] [--directory DIR]
 
-Kills the engine of a short search after a random delay of 0.5 to 6 s and resumes the search with ``kernel-tui resume``,
-many times, and finally lets the search finish. The delay counts from the start for every third engine, and from the
-first event about a kernel for the others. Otherwise most kills would hit the start of the judge, which takes seconds.
+Many times, the script kills the engine of a short search after a random delay of 0.5 to 6 s and resumes the search with
+``kernel-tui resume``. Then it lets the search finish. For every third engine, the delay counts from the start; for the
+others, from the first event about a kernel. If all delays counted from the start, most kills would hit the judge's
+start, which takes seconds.
 
 After every kill, the script checks the session file, repeated work and leftover processes. Prints one table. Exit
-status 1: an event was lost or changed, work was repeated, or a process was left over.
+status 1: the search lost or changed an event, repeated work, or left a process.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ OF_KERNELS = (ev.VariantStage, ev.VariantWritten, ev.VerdictGiven, ev.RunoffFini
 
 @dataclass(frozen=True)
 class Kill:
-    """A ``kill -9``. ``faults`` contains a sentence for each violation, and ``orphans`` the leftover command lines."""
+    """A ``kill -9``. ``faults`` contains a sentence for each violation, and ``orphans`` contains the leftover
+    processes' command lines."""
 
     stages: tuple[str, ...]
     lost: int
@@ -107,13 +109,13 @@ class Chain:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Kill the engine, no matter how the benchmark ended."""
+        """Kill the engine, however the benchmark ended."""
         if engine_liveness(self.paths).running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.engine.pid, signal.SIGKILL)
 
     def command(self, *arguments: str) -> None:
-        """Run ``kernel-tui`` with a separate build cache, so that every kernel is built. Raises RuntimeError."""
+        """Run ``kernel-tui`` with a separate build cache, so that it builds every kernel. Raises RuntimeError."""
         places = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(self._directory / "cache")}
         done = subprocess.run(
             [sys.executable, "-m", "tui.cli.main", *arguments],
@@ -150,7 +152,7 @@ class Chain:
                 if not alive:
                     return False
                 time.sleep(0.01)
-        raise TimeoutError(f"no event within {within_s:g} s:\n{log_tail(self.paths, 30)}")
+        raise TimeoutError(f"the engine recorded no event within {within_s:g} s:\n{log_tail(self.paths, 30)}")
 
     def kill(self) -> Kill:
         """Kill the running engine, and check the session file and the processes. Raises psutil.NoSuchProcess."""
@@ -232,7 +234,7 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()
     asked: set[str] = set()
-    """Kernels to be judged again for a recorded reason."""
+    """Kernels that the engine must judge again for a recorded reason."""
     again: dict[str, None] = {}
     for one in events:
         event = one.event
@@ -268,7 +270,7 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
 
 
 def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
-    """Return the rounds that were finished ``before`` and differ ``after``."""
+    """Return the rounds that were finished ``before`` but differ ``after``."""
     changed = []
     for name, problem in before.problems.items():
         now = {one.number: one for one in after.problems[name].rounds} if name in after.problems else {}
@@ -277,7 +279,7 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
             after_it = now.get(one.number)
             # Ignore the best speedup, since verdicts can change for a recorded reason.
             if after_it is None or replace(after_it, best=one.best) != one:
-                changed.append(f"{one.id} has changed since it was finished")
+                changed.append(f"{one.id} has changed after its end")
     return changed
 
 
@@ -360,7 +362,7 @@ def _owes_runoff(state: SessionState, problem: ProblemState) -> bool:
 
 
 class Tally:
-    """The results of a chain of kills. Times are in seconds after ``kernel-tui resume`` started."""
+    """The results of repeated kills. Times are in seconds after ``kernel-tui resume`` started."""
 
     def __init__(self) -> None:
         self.kills: list[Kill] = []
@@ -389,7 +391,7 @@ def run(chain: Chain, count: int, draw: random.Random) -> Tally:
         time.sleep(draw.uniform(0.5, 6.0))
         if not engine_liveness(chain.paths).running:
             tally.faults.append(
-                f"the engine ended by itself after {len(tally.kills)} kills: {log_tail(chain.paths, 1)}"
+                f"the engine ended without a kill after {len(tally.kills)} kills: {log_tail(chain.paths, 1)}"
             )
             break
         tally.add(chain, chain.kill(), pid)

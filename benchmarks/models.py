@@ -11,10 +11,10 @@ starts the calls 2 ms apart, so that their replies do not coincide. "sustained":
 and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The first calls, which import the
 SDK and open connections, do not count.
 
-"alone": the same calls use only the SDK, without our code. "no SDK": prepared bytes are sent over a socket, which shows
-the cost of the server and the machine. The contenders take turns in each repeat, and ratios are medians over the
+"alone": the same calls use only the SDK, without our code. "no SDK": a client sends prepared bytes over a socket, which
+shows the cost of the server and the machine. The contenders take turns in each repeat, and ratios are medians over the
 repeats. "waited": seconds in which the sustained event loop was ready to run while other programs used the cores. On an
-idle machine, the wall time would be shorter by about that much.
+idle machine, the wall time would be shorter by about these seconds.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
 class Figures:
     """A contender's figures in one repeat.
 
-    These are the wall seconds of burst and sustained calls, the CPU milliseconds per sustained call, and the seconds in
-    which the event loop was ready while other programs used the cores.
+    The figures are the wall seconds of burst and sustained calls, and the CPU milliseconds per sustained call.
+    ``waited_s`` counts the seconds in which the event loop was ready while other programs used the cores.
     """
 
     burst_s: float
@@ -120,7 +120,7 @@ def waited_s() -> float:
 
 
 def ours(provider: str) -> Contender:
-    """Make calls as the search does."""
+    """Make calls like a search."""
 
     @contextlib.asynccontextmanager
     async def contender(address: str, concurrency: int) -> AsyncIterator[Ask]:
@@ -267,7 +267,7 @@ def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
     for name in ("openai", "gemini"):
         pairs = list(zip(figures[name], figures[f"{name} alone"], strict=True))
         console.print(
-            f"{name} through the search / alone: burst {median(a.burst_s / b.burst_s for a, b in pairs):.2f}, "
+            f"{name}, ratios of search / alone: burst {median(a.burst_s / b.burst_s for a, b in pairs):.2f}, "
             f"sustained {median(a.sustained_s / b.sustained_s for a, b in pairs):.2f}, "
             f"CPU {median(a.processor_ms / b.processor_ms for a, b in pairs):.2f}"
         )

@@ -273,7 +273,7 @@ def _paint_of_searches(directory: Path) -> list[Figure]:
 
 
 def _compile_engine() -> None:
-    """Compile the engine's imports to bytecode, so that no measured search spends time on that."""
+    """Compile the engine's imports to bytecode, so that no measured search spends time on compilation."""
     modules = (
         "engine.config.schema",
         "engine.doctor",

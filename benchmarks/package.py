@@ -1,14 +1,15 @@
-"""Package the best kernels of a session, install the wheel in an empty folder, and check and time its operators there.
+"""Package the best kernels of a session, install the wheel in an empty folder, and check and time the wheel's
+operators.
 
     python benchmarks/package.py SESSION PROBLEM... [--calls 60] [--folder FOLDER]
 
 Prints one table. The script exits with 1 if a check fails, and needs an idle machine with the session's device.
 
 - The checks run in a process that sees torch and the installed package, but not kernel-tui: PyTorch's ``opcheck``,
-  ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape that the kernel was not built for.
-- The times come from a second process, which has the judge's buffers, inputs, cache flushes and clocks besides. It
-  calls three things in random order on the same inputs: the library's function with existing buffers, as the judge
-  does, the operator, and eager. A warm-up call precedes each timed call.
+  ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
+- The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. On the same
+  inputs, the process calls the library's function with existing buffers as the judge does, the operator and eager, in
+  random order. A warm-up call precedes each timed call.
 - "host" is the time that an operator's call takes on the processor, while the GPU is busy with earlier calls.
 
 Ratios are medians of the rounds' ratios with their 95% intervals, except for the ratio to the verdict.
@@ -47,11 +48,11 @@ from engine.session.store import SessionPaths, SessionReader  # noqa: E402
 
 PACKAGE = "kernel_tui_winners"
 WARM_UP = 3
-"""Untimed rounds before the timed ones."""
+"""Untimed rounds before the timed rounds."""
 QUEUED = 20
-"""Calls without waiting that measure the time on the processor. A GPU's queue holds many more."""
+"""Calls in a row that measure the time on the processor. A GPU's queue holds many more calls."""
 CLOSE = 1e-2
-"""Relative error by which operator and direct call may differ. A kernel with atomics never sums in the same order."""
+"""Allowed relative difference between operator and direct call. Kernels with atomics change the order of summation."""
 
 CHECK = """
 import contextlib, importlib, importlib.util, json, sys
@@ -142,11 +143,11 @@ for name, tolerance in order["problems"]:
     if order["device"] == "cuda":
         torch.cuda.empty_cache()
 """
-"""The code of the clean process. It prints one line of JSON per problem."""
+"""The code of the process without kernel-tui. The process prints one line of JSON per problem."""
 
 
 def libraries() -> list[str]:
-    """Return the folders with torch and its dependencies. Python does not read the links to checkouts in them."""
+    """Return the folders with torch and its dependencies. Python ignores the links to checkouts in these folders."""
     return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 
@@ -155,7 +156,7 @@ def install(session: Path, problems: list[str], folder: Path) -> Path:
     best = [argument for problem in problems for argument in ("--best", problem)]
     exported = kernel_tui("export", session.resolve(), *best, "--package", PACKAGE, "-o", folder, folder=folder)
     if exported.returncode:
-        sys.exit("the export failed; its message stands above")
+        sys.exit("the export failed; see its message above")
     (wheel,) = folder.glob(f"{PACKAGE}-*.whl")
     site = folder / "site"
     install = ["install", "--quiet", "--no-deps", "--no-index", "--upgrade", "--target", str(site), str(wheel)]
@@ -189,7 +190,7 @@ def check_all(order: dict[str, Any], seconds: float) -> dict[str, dict[str, str]
 def time_all(
     settings: JudgeSettings, problems: dict[str, ProblemSpec], site: Path, calls: int
 ) -> dict[str, dict[str, Any]]:
-    """Time the operators in a process of its own. Return the results by the operator's name."""
+    """Time the operators in a separate process. Return the results by the operator's name."""
     order = {"settings": settings, "problems": problems, "site": str(site), "calls": calls}
     command = [sys.executable, __file__, "--time"]
     done = subprocess.run(
@@ -200,7 +201,7 @@ def time_all(
 
 
 class TimeOrder(msgspec.Struct):
-    """What the timing process does: the problems by the name of their operator."""
+    """An order for the timing process: the problems by the names of their operators."""
 
     settings: JudgeSettings
     problems: dict[str, ProblemSpec]
@@ -209,7 +210,7 @@ class TimeOrder(msgspec.Struct):
 
 
 def time_here() -> None:
-    """Time the operators of the order on standard input. Print one line of JSON per operator."""
+    """Read an order from standard input, and time its operators. Print one line of JSON per operator."""
     import torch
 
     from engine.evaluation.judge.device_lock import alone
@@ -323,7 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("session", type=Path, help="the session's folder")
     parser.add_argument("problems", nargs="+", metavar="PROBLEM", help="problems of the session with a correct kernel")
-    parser.add_argument("--calls", type=int, default=60, help="timed calls of each")
+    parser.add_argument("--calls", type=int, default=60, help="timed calls of each function")
     parser.add_argument("--backend", default="inductor", help="torch.compile's backend")
     parser.add_argument("--check-seconds", type=float, default=300.0, help="time limit for the checks, which compile")
     parser.add_argument("--folder", type=Path, help="folder for wheel and installation; a temporary one by default")
@@ -338,7 +339,7 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> int:
-    """Package, time and check. Print the table. Return the exit code."""
+    """Package, time and check the kernels. Print the table. Return the exit code."""
     with SessionReader(SessionPaths.at(arguments.session)) as reader:
         state = fold(reader.read(without=("variant_stage", "log_line")))
         tolerance = tolerance_of(state.config, reader.text)
@@ -350,7 +351,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> int:
     names = dict(zip(arguments.problems, ast.literal_eval(exported)[1::2], strict=True))  # class, function, class, ...
     specs = {problem: state.problems[problem].spec for problem in names}
     print(f"{device.name}; {versions()}; {tolerance_caption(tolerance)}", flush=True)
-    print(f"the wheel of {len(names)} kernels, installed in {time.monotonic() - began:.1f} s", flush=True)
+    print(f"installed the wheel of {len(names)} kernels in {time.monotonic() - began:.1f} s", flush=True)
     threads = len(os.sched_getaffinity(0))
     settings = JudgeSettings(device.kind, device.id, device.name, threads, 3, 1, 60.0, 0, 1e-2, 1e-2, isolate=False)
     began = time.monotonic()
@@ -367,7 +368,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> int:
     order = {"site": str(site), "libraries": libraries(), "package": PACKAGE, "problems": allowed}
     order |= {"device": device.kind, "backend": arguments.backend}
     checks = check_all(order, arguments.check_seconds)
-    print(f"checked in {time.monotonic() - began:.1f} s; {arguments.calls} calls of each\n", flush=True)
+    print(f"checked in {time.monotonic() - began:.1f} s; {arguments.calls} calls of each function\n", flush=True)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for problem, name in names.items():
         best = state.variants[str(state.problems[problem].best)]

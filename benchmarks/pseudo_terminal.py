@@ -27,7 +27,7 @@ CLI = (
 INSTALLED = "import sys; from kernel_tui.command import main; sys.argv[0] = 'kernel-tui'; main()"
 
 LEAVE_S = 10.0
-"""Time limit for the program to exit before it is killed."""
+"""Time limit for the program to exit, before the benchmark kills it."""
 
 
 class Terminal:
@@ -79,10 +79,10 @@ class Terminal:
         self.seen = b""
         """The last MiB of output."""
         self.record: bytearray | None = None
-        """A list or buffer that receives all output, if set."""
+        """A list or buffer that receives all output, or None."""
 
     def read_for(self, seconds: float, until: Callable[[bytes], bool] | None = None) -> float | None:
-        """Read output. Return the seconds until ``until`` was true, or None if that never happened."""
+        """Read output. Return the seconds until ``until`` was true, or None if it never was."""
         begun = time.monotonic()
         while (left := begun + seconds - time.monotonic()) > 0:
             ready, _, _ = select.select([self.master], [], [], left)
@@ -136,7 +136,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def attached(directory: Path, *, extra: str = "", size: tuple[int, int] = (120, 40)) -> Iterator[Terminal]:
-    """Return a monitor that is attached to the session in ``directory``. Its settings are in the same directory."""
+    """Return a monitor of the session in ``directory``. The monitor's settings are in the same directory."""
     terminal = Terminal(["attach", str(directory)], directory / "settings", extra=extra, size=size)
     try:
         yield terminal

@@ -3,11 +3,11 @@
     python benchmarks/repeatability.py [--language cpp|cu] [--verdicts 10] [--runoffs 5] [--kernel FILE --problem REF]
                                         [--competing 1]
 
-Prints the speedups, the ratio of the largest to the smallest, the tolerance, and the number of runoffs that found a
-difference. Needs an idle machine.
+The script prints the speedups, the ratio of the largest to the smallest, the tolerance, and the number of runoffs that
+found a difference. The script needs an idle machine.
 
 On a virtual machine, other guests can use cores and memory bandwidth unnoticed. The reference does the same work in
-every verdict, so its time reveals such a disturbance. With ``--idle-within 0.1``, the script counts a verdict only if
+every verdict, so its time reveals other guests' load. With ``--idle-within 0.1``, the script counts a verdict only if
 its reference took at most 10% longer than the fastest. The script then runs for up to ``--minutes`` to collect enough
 verdicts. ``--competing 1`` keeps one other process busy.
 """
@@ -38,10 +38,9 @@ from tests.engine.proposers.playbook.wandering import known, ladder  # noqa: E40
 
 
 def usual(problem: ProblemSpec, language: Language, device: DeviceFact) -> str:
-    """Return the default kernel.
-
-    On a CPU, it is the playbook's kernel with all transformations, which is as fast as eager. A kernel that is 6 times
-    slower would have another bottleneck, so disturbances would affect it differently.
+    """Return the default kernel. On a CPU, this is the playbook's kernel with all transformations, which is as fast as
+    eager. Disturbances would affect
+        a 6 times slower kernel differently, because such a kernel has another bottleneck.
     """
     if language == "cu":
         return sources(language, 1)[0]
@@ -109,7 +108,10 @@ def main() -> None:
     parser.add_argument("--verdicts", type=int, default=10)
     parser.add_argument("--runoffs", type=int, default=5)
     parser.add_argument(
-        "--idle-within", type=float, default=0.0, help="0.1: count only verdicts from an idle machine; 0: count all"
+        "--idle-within",
+        type=float,
+        default=0.0,
+        help="0.1: count only verdicts from an idle machine; 0: count all verdicts",
     )
     parser.add_argument("--minutes", type=float, default=15.0, help="time limit for collecting idle verdicts")
     parser.add_argument("--competing", type=int, default=0, help="processes that each keep a core busy")

@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/session_file.py [--events 160000] [--directory DIR]
 
-The large session has the event mix of a search: for each kernel, its text, four stages, and a verdict of about 1 kB.
+The large session has a search's mix of events: for each kernel, a source, four stages, and a verdict of about 1 kB.
 "Acknowledged" means committed with synchronous=FULL. Prints one table.
 """
 
@@ -139,7 +139,7 @@ def follow(paths: SessionPaths, count: int) -> list[float]:
 
 
 def command_round_trips(paths: SessionPaths, count: int) -> list[float]:
-    """Return the seconds from sending a request to reading the answer, with an engine that does nothing else."""
+    """Return the seconds from sending a request to reading the answer, with an engine that only answers requests."""
     writer = EventWriter(paths)
     inbox = RequestInbox(paths)
     ending = threading.Event()
@@ -190,8 +190,8 @@ def main() -> None:
             polls = 10_000
             took = seconds(lambda: [reader.changed() for _ in range(polls)])
             rows.append(("check for changes", f"{took / polls * 1e6:.1f} µs"))
-        rows.append(("append, read by a process that polls every 50 ms", spread(follow(small, 60))))
-        rows.append(("request sent, answer read", spread(command_round_trips(small, 30))))
+        rows.append(("time until a process that polls every 50 ms reads an event", spread(follow(small, 60))))
+        rows.append(("request and answer", spread(command_round_trips(small, 30))))
         rows.append(("list of two sessions, one large", f"{seconds(lambda: list_sessions(root)):.2f} s"))
         size = sum(file.stat().st_size for file in large.directory.glob("session.db*"))
         rows.append(("size of the large session", f"{size / 1e6:.0f} MB"))

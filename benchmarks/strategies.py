@@ -5,23 +5,23 @@
     python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
 
 ``record`` runs searches of all strategies on four problems, with the seeds of ``compare``, until the time is used up.
-It builds every kernel that a search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is
-correct if its error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem,
-from a kernel's choices to its time. A later ``record`` into the same folder adds to the tables.
+``record`` builds every kernel that a search requests, compares the kernel's outputs with float64 PyTorch, and times the
+kernel. A kernel is correct if its error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table
+for each problem that maps a kernel's choices to its time. A later ``record`` into the same folder adds to the tables.
 
-- On a GPU, the time is the median of 15 calls with CUDA events, and 256 MiB are written before each call so that L2 is
-cold.
-- On a CPU, it is the minimum of 15 calls, and 96 MiB are written before each call so that all caches are cold. The
-minimum excludes other programs' load. No kernel is built while another kernel is timed.
+- On a GPU, the time is the median of 15 calls with CUDA events. The script writes 256 MiB before each call, so that L2
+is cold.
+- On a CPU, the time is the minimum of 15 calls. The script writes 96 MiB before each call, so that all caches are cold.
+The minimum excludes other programs' load. No compiler runs while the script times a kernel.
 
-``compare`` repeats the searches, with seeds from 1 on as in ``record``, and looks up each kernel in the table. A kernel
+``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel
 that is not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs,
 because the recorded times have no noise. The result is a Markdown table:
 
 - the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles
 - the ratio to ``beam`` at the same seed: the median, its 95% bootstrap interval, and how many seeds were better, equal
 within 1%, or worse
-- the verdicts until a kernel within 5% of the best in the table, and how many seeds found one
+- the verdicts until a kernel within 5% of the best in the table, and how many seeds found such a kernel
 - known: the share of kernels that were in the table; full: how many seeds used all verdicts
 """
 
@@ -77,25 +77,27 @@ COMPILERS = {
     ),
 }
 CALLS = 15
-"""Timed calls per kernel, after three others."""
+"""Timed calls per kernel, after three untimed calls."""
 FLUSH_BYTES = {"cuda": 256 << 20, "cpu": 96 << 20}
-"""Written before each call, so that the caches hold none of its data."""
+"""Bytes to write before each call, so that the caches hold none of its data."""
 LIMIT = 1e-2
 """Largest relative error of a correct kernel, as under tolerance crfm."""
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
 TIED = 1.01
-"""Ratio of two times up to which they count as equal."""
+"""Two times count as equal up to this ratio."""
 EMPTY_ROUNDS = 5
-"""Rounds in a row without a recorded kernel after which a search ends."""
+"""A search ends after this many rounds in a row without a recorded kernel."""
 HANG_S = 60.0
-"""Seconds without a time after which a kernel counts as hung. The first time also waits for the float64 reference."""
+"""A kernel counts as hung after this many seconds without a time. The first time also waits for the float64
+reference."""
 CHILD = (sys.executable, __file__, "child")
 SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
-"""Return the time of a problem's kernel in ms, or None if the kernel is wrong. Raises KeyError if it is unknown."""
+"""Return the time of a problem's kernel in ms, or None if the kernel is wrong. Raises KeyError if the kernel is
+unknown."""
 
 
 def key_of(draft: VariantDraft) -> str:
@@ -151,7 +153,7 @@ class Search:
         self.missing = 0
 
     async def run(self, verdicts: int) -> Search:
-        """Search until ``verdicts`` kernels are judged, or until nothing is left to try."""
+        """Search until ``verdicts`` kernels are judged, or until the playbook has no new idea."""
         parents: list[str | None] = [None]
         number = empty = 0
         while len(self.best) < verdicts and parents and empty < EMPTY_ROUNDS:
@@ -287,7 +289,7 @@ class Bench:
         return ms
 
     async def _alone(self, problem: str, library: str, cores: bool) -> float | None:
-        """Time a kernel. ``cores``: no compiler runs at the same time."""
+        """Time a kernel. ``cores``: occupy all cores, so that no compiler runs at the same time."""
         count = self._cores if cores else 0
         for _ in range(count):
             await self._builders.acquire()
@@ -330,7 +332,7 @@ class Bench:
 
 
 def read_tables(folder: Path, device: DeviceFact, versions: str) -> dict[str, Table]:
-    """Return the tables in ``folder``, or empty ones for problems that have none."""
+    """Return the tables in ``folder``, with an empty table for each other problem."""
     tables = {}
     for name, file in PROBLEMS[device.kind].items():
         path = folder / f"{name}.json.gz"
@@ -381,7 +383,7 @@ async def record(folder: Path, device: DeviceFact, seconds: float, verdicts: int
 
 
 def child(path: Path) -> None:
-    """Check and time the libraries named on standard input. Print a line of JSON for each."""
+    """Check and time the libraries named on standard input. Print a line of JSON for each library."""
     import torch
 
     table = Table.load(path)

@@ -107,7 +107,7 @@ class Shape:
 
 
 class Search:
-    """Generate the events of a synthetic search. ``blobs`` collects the sources that the events name."""
+    """Generate the events of a synthetic search. ``blobs`` collects the sources in the events."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

@@ -86,7 +86,7 @@ def variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[Labeled]:
 
 
 def grid(family: str, name: str, timed: bool) -> list[Labeled]:
-    """Return settings to test on problem ``name``, in addition to the results of the pattern's transformations."""
+    """Return settings for problem ``name`` that the pattern's transformations do not produce."""
     if family == "pointwise":
         return [("plain", {}), *variations(FAST, unroll=(1, 2, 4), threads=(256, 512), persistent=(False, True))]
     if family in ("matmul", "conv"):

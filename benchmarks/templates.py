@@ -4,11 +4,11 @@
     python benchmarks/templates.py compile DIR  # compiles all for sm_80 and sm_90a; needs nvcc but no GPU
     python benchmarks/templates.py measure DIR  # needs a GPU, torch and nvcc, but not this package
 
-``measure`` builds all kernels in parallel and compares each with float64 PyTorch on the same GPU. It poisons outputs
-with NaN before each run. For the headline problems, it also times the kernels with CUDA events. A time is the median of
-15 calls, with 256 MiB written before each call so that L2 is cold. The error is ||out - reference|| / ||reference||.
-The "eager" rows show PyTorch's own error. A separate process runs each problem's kernels, and restarts after a crash or
-hang.
+``measure`` builds all kernels in parallel and compares each with float64 PyTorch on the same GPU. ``measure`` fills
+outputs with NaN before each run. For the headline problems, it also times the kernels with CUDA events. A time is the
+median of 15 calls. The script writes 256 MiB before each call, so that L2 is cold. The error is ||out - reference|| /
+||reference||. The "eager" rows show PyTorch's own error. A separate process runs each problem's kernels, and restarts
+after a crash or hang.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def compile_all(folder: Path, only: str, archs: tuple[str, ...] = ("sm_80", "sm_
 
 
 def _for_arch(folder: Path, file: str, arch: str) -> bool:
-    """Return whether a kernel can be compiled for ``arch``, since clusters and bulk copies need Hopper."""
+    """Return whether ``arch`` supports the kernel, because clusters and bulk copies need Hopper."""
     text = (folder / file).read_text()
     return arch == "sm_90a" or not ("cluster" in text or "cp.async.bulk" in text)
 

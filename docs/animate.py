@@ -3,7 +3,7 @@
     pip install pillow
     python docs/animate.py sessions/by-hand docs/search.webp
 
-It replays the session without a terminal.
+The script replays the session without a terminal.
 """
 
 from __future__ import annotations

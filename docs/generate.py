@@ -1,6 +1,6 @@
 """An MkDocs hook that fills the reference pages from the program.
 
-When the site is built, the hook replaces each line ``<!-- generate: NAME ARGUMENTS -->`` in a page with Markdown.
+During the site build, the hook replaces each line ``<!-- generate: NAME ARGUMENTS -->`` in a page with Markdown.
 ``GENERATORS`` maps each name to the function that returns the Markdown. The source files stay unchanged.
 """
 
@@ -180,7 +180,7 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 
 def events() -> str:
-    """Return a section for each event, then one for each object inside them. Fields have the names in the file."""
+    """Return a section for each event, then for each object inside events. Fields have the names in the file."""
     known = get_args(AnyEvent)
     parts = [_struct(event, f"## `{event.__struct_config__.tag}`") for event in known]
     inside = [kind for kind in _structs_in(known) if kind not in known]
@@ -200,7 +200,7 @@ def _struct(kind: type[Struct], heading: str) -> str:
 
 
 def _structs_in(kinds: Iterable[Any]) -> list[type[Struct]]:
-    """List the structs among ``kinds`` and in their fields, each once, in the order in which a reader meets them."""
+    """List the structs among ``kinds`` and in their fields, each once, in order of appearance."""
     found: dict[type[Struct], None] = {}
     left = list(reversed(list(kinds)))
     while left:
@@ -214,7 +214,7 @@ def _structs_in(kinds: Iterable[Any]) -> list[type[Struct]]:
 
 
 def _json_type(kind: Any) -> str:
-    """Return a field's type in the words of JSON. Objects link to their section."""
+    """Return a field's type in the words of JSON. The names of objects link to their sections."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return ", ".join(f"`{json.dumps(value)}`" for value in inner)

@@ -3,7 +3,7 @@
     pip install pillow
     python docs/screens.py sessions/by-hand docs
 
-It replays the session up to ``MOMENT`` without a terminal, and writes ``monitor-COLUMNSxLINES.webp`` files.
+The script replays the session up to ``MOMENT`` without a terminal, and writes ``monitor-COLUMNSxLINES.webp`` files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 
 MOMENT = 0.8
-"""Share of the recording after which the pictures are taken."""
+"""Share of the recording that precedes the pictures."""
 NODE = "v34"
 """The selected kernel: the best of conv2d_relu_maxpool."""
 SCREENS = (("80x24", ""), ("80x24-charts", "8"), ("120x40", "[["), ("200x60", ""))
-"""Each picture with the keys that lead to it."""
+"""The name of each picture, with the keys that the script presses first."""
 KEY_NAMES = {"[": "left_square_bracket"}
 SETTLE_S = 1.5
 

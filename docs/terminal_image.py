@@ -12,7 +12,7 @@ from rich.style import Style
 REGULAR, BOLD = "DejaVuSansMono.ttf", "DejaVuSansMono-Bold.ttf"
 """Files that Pillow finds in the system's font directories."""
 OTHER = "DejaVuSans.ttf"
-"""Has the braille patterns of charts."""
+"""A font with the braille patterns of charts."""
 SIZE = 13
 BRAILLE = range(0x2800, 0x2900)
 DARK = (ColorTriplet(18, 18, 18), ColorTriplet(224, 224, 224))

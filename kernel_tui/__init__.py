@@ -20,7 +20,7 @@ __all__ = ["BuildError", "load_c"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``load_c`` on first use. The command line also imports this package, and does not need it."""
+    """Import ``load_c`` on first use. The command line also imports this package, but does not need ``load_c``."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kernel_tui import native

@@ -16,7 +16,7 @@ from kernel_tui.c_prototypes import Function, functions_of
 from kernel_tui.own_packages import own_packages
 
 Language = Literal["cpp", "cu"]
-"""As the compilers of the engine call it. ``load_c`` also accepts "cuda"."""
+"""A language's name in the engine's builders. ``load_c`` also accepts "cuda"."""
 T = TypeVar("T")
 _DIRECTORY, _BUILDING, _ARCH = "KERNEL_TUI_EXTENSIONS", "KERNEL_TUI_BUILDING", "KERNEL_TUI_ARCH"
 _LOG = "failed.log"
@@ -73,7 +73,7 @@ class _Call:
 
 
 def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
-    """Compile ``source`` for this machine's processor ("cpp") or GPU ("cuda", or "cu" as before) and load it.
+    """Compile ``source`` for this machine's processor ("cpp") or GPU ("cuda" or "cu"), and load the library.
 
     Builds are cached by content.
 
@@ -94,8 +94,8 @@ def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
         if not library.exists():
             if directory and _BUILDING not in os.environ:
                 raise BuildError(
-                    "kernel-tui has not built this source in advance: call load_c at import or in __init__, before "
-                    "anything that needs a GPU"
+                    "kernel-tui has not built this source in advance. Call load_c at import or in __init__, before "
+                    "any code that needs a GPU"
                 )
             _build(source, compiled, functions[0].name, home)
     return Library(library, functions)
@@ -117,7 +117,7 @@ def _build(source: str, language: Language, defines: str, home: Path) -> None:
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end, in a thread of its own if this thread runs an event loop, as in Jupyter."""
+    """Run ``work``, in a separate thread if this thread already runs an event loop, as in Jupyter."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -14,12 +14,12 @@ _ROOT = str(_HERE / "_packages" if (_HERE / "_packages").is_dir() else _HERE.par
 """The directory of ``engine``: an installed wheel keeps it under ``_packages``."""
 _LOCK = threading.RLock()
 _OURS: dict[str, ModuleType] = {}
-"""Our modules, while ``engine`` means something else."""
+"""This program's ``engine`` modules, kept here while the user's modules have that name."""
 
 
 @contextmanager
 def own_packages() -> Iterator[None]:
-    """Let ``engine`` mean this program's package inside the block, and whatever it meant before after the block."""
+    """Make ``engine`` this program's package inside the block, and restore the user's modules after the block."""
     with _LOCK:
         if _is_ours(sys.modules.get("engine")):  # one of our own processes, or a block within a block
             yield

@@ -24,14 +24,14 @@ from engine.system.python_process import python_command, python_path
 
 START_S = 60.0
 UNATTENDED = "unattended"
-"""The engine's last argument if nobody is watching the search."""
+"""The engine's last argument if no person watches the search."""
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 8
 _STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
 
 
 class EngineNotStarted(SessionError):
-    """The engine process ended or timed out before it locked its session. ``exit_code`` is its exit status.
+    """The engine process ended or timed out before it locked its session. ``exit_code`` is the process's exit status.
 
     ``since`` is the byte offset in the log at which this engine's output begins.
     """
@@ -45,7 +45,7 @@ class EngineNotStarted(SessionError):
             why = ". The engine could not write its log, because the disk is full, over quota or read-only."
             more = f" ({paths.log})"
         else:
-            why, more = ". Its log is empty.", f" ({paths.log})"
+            why, more = ". The engine's log is empty.", f" ({paths.log})"
         super().__init__(f"{paths.directory}: {what}{why}{more}", paths.log)
         self.brief = f"{what}{why}"
         self.exit_code = exit_code
@@ -99,9 +99,7 @@ class EngineStart:
         return None
 
     def wait(self) -> int:
-        """Wait until the engine has locked its session, and return its process id. Raises the same exceptions as
-        ``poll``.
-        """
+        """Wait until the engine has locked its session; return its process id. Raises the exceptions of ``poll``."""
         while (pid := self.poll()) is None:
             time.sleep(_POLL_S)
         return pid
@@ -110,8 +108,8 @@ class EngineStart:
 def spawn_engine(paths: SessionPaths, timeout_s: float = START_S, *, unattended: bool = False) -> EngineStart:
     """Start an engine process for a new or stored session, and return without waiting.
 
-    The new engine handles all requests sent from now on, even those sent before it starts to read them. ``unattended``
-    means that nobody is watching. An unattended engine ends when only a person could add more kernels.
+    The new engine also handles requests that arrive during its startup. ``unattended`` means that no person watches the
+    search. An unattended engine ends when only a person could add more kernels.
 
     Raises:
         SessionBundled: The session ships with kernel-tui.
@@ -154,7 +152,7 @@ def start_engine(paths: SessionPaths, timeout_s: float = START_S, *, unattended:
 
 
 def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES, since: int = 0) -> str:
-    """Return the last lines of the engine's log after byte ``since``; "" if there are none."""
+    """Return the last lines of the engine's log after byte ``since``, or ""."""
     try:
         with paths.log.open("rb") as file:
             file.seek(max(since, file.seek(0, os.SEEK_END) - 16384))
@@ -164,5 +162,5 @@ def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES, since: int = 0) 
 
 
 def _environment(marker: str) -> dict[str, str]:
-    """Build the engine's environment: the guard's marker, and a path to this package for use from a checkout."""
+    """Build the engine's environment: the guard's marker, and a ``PYTHONPATH`` for use from a checkout."""
     return {**os.environ, VARIABLE: marker, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}

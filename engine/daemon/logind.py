@@ -1,7 +1,6 @@
-"""Detect whether logout kills a user's processes, and start a process that survives logout.
-
-systemd-logind kills these processes if ``KillUserProcesses=yes`` (logind.conf(5)), even if they have their own process
-session. The documented remedy is a scope of the user's service manager (``systemd-run --user --scope``). With lingering
+"""Detect whether logout kills a user's processes, and start a process that survives logout. systemd-logind kills a
+user's processes if ``KillUserProcesses=yes`` (logind.conf(5)), even processes with their own process session. The
+documented remedy is a scope of the user's service manager (``systemd-run --user --scope``). With lingering
 enabled, the scope outlives the last logout.
 """
 
@@ -25,7 +24,7 @@ class LogoutPolicy(Struct, frozen=True):
     """How logind treats this user's processes at logout.
 
     ``kills``: logout kills the processes. ``lingers``: the user's service manager survives logout. ``scope``:
-    ``systemd-run --user --scope`` works here; checked only if ``kills`` is true.
+    ``systemd-run --user --scope`` works on this machine; checked only if ``kills`` is true.
     """
 
     kills: bool
@@ -34,7 +33,7 @@ class LogoutPolicy(Struct, frozen=True):
 
     @property
     def advice(self) -> str | None:
-        """Advice on how to make a search survive logout; None if the user need not do anything."""
+        """Advice on how to make a search survive logout; None if the user has nothing to do."""
         if not self.kills or (self.scope and self.lingers):
             return None
         if self.scope:
@@ -49,7 +48,8 @@ class LogoutPolicy(Struct, frozen=True):
 
 
 def logout_policy() -> LogoutPolicy:
-    """Query logind or, if logind does not answer, read its configuration. Takes milliseconds; never raises."""
+    """Query logind or, if logind does not answer, read its configuration. The query takes milliseconds and raises no
+    exception."""
     user = _user()
     asked = _ask(("busctl", "--system", "get-property", *_MANAGER, "KillUserProcesses", "KillExcludeUsers"))
     if asked is not None:
@@ -88,7 +88,8 @@ def configured_to_kill(files: Iterable[Path], user: str) -> bool:
 
 
 def _config_files() -> list[Path]:
-    """The first ``logind.conf``, then all drop-ins by name. Drop-ins in /etc hide their namesakes in /usr/lib."""
+    """The first ``logind.conf``, then all drop-ins by name. Drop-ins in /etc hide drop-ins of the same name in
+    /usr/lib."""
     main = next((Path(root, "logind.conf") for root in _CONFIGS if Path(root, "logind.conf").is_file()), None)
     drops: dict[str, Path] = {}
     for root in reversed(_CONFIGS):

@@ -1,12 +1,13 @@
 """The engine process: run a search, write heartbeats, handle signals, and shut down cleanly.
 
-``engine.daemon.launch`` starts it as ``python -m engine.daemon.service DIRECTORY``, for new and resumed sessions. It
-folds the session's events into a state and continues the search from that state. The process has its own process
-session and no terminal, so it survives a closed terminal or a lost SSH connection.
+``engine.daemon.launch`` starts this process as ``python -m engine.daemon.service DIRECTORY``, for new and resumed
+sessions. The engine folds the session's events into a state and continues the search from that state. The process has
+its own process session and no terminal, so it survives a closed terminal or a lost SSH connection.
 
-On SIGTERM and SIGINT, it shuts down cleanly and records ``engine_stopped`` with reason ``signal``. It ignores SIGHUP.
-The engine also records its reason for ending in the lock file, in case the disk is too full for an event. Its exit
-status is an :class:`engine.exit_codes.ExitCode`. After ``kill -9``, its guard kills its remaining processes.
+On SIGTERM and SIGINT, the process shuts down cleanly and records ``engine_stopped`` with reason ``signal``. It ignores
+SIGHUP. The engine also records its reason for ending in the lock file, in case the disk is too full for an event. The
+exit status is an :class:`engine.exit_codes.ExitCode`. After ``kill -9``, the guard kills the engine's remaining
+processes.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Ending(NamedTuple):
 class Launch(NamedTuple):
     """How a person started this engine.
 
-    ``asked_at``: Unix time of the request. Stop requests sent before that time were for a previous engine.
-    ``unattended``: nobody is watching, so the engine does not wait for kernels that only a person could seed.
+    ``asked_at``: Unix time of the request. Stop requests from before this launch were for a previous engine.
+    ``unattended``: no person watches, so the engine does not wait for kernels that only a person could seed.
     """
 
     asked_at: float
@@ -150,7 +151,7 @@ async def _serve(paths: SessionPaths, lock: EngineLock, guard: Guard, launch: La
 async def _search(
     paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState, launch: Launch
 ) -> Ending:
-    """Run the search until it is complete, a signal arrives or the storage fails. Never raises."""
+    """Run the search until the search is complete, a signal arrives or the storage fails. Never raises."""
     loop = asyncio.get_running_loop()
     signals: list[signal.Signals] = []
     asked: asyncio.Future[None] = loop.create_future()
@@ -173,7 +174,7 @@ async def _search(
         search.cancel()
         await asyncio.wait((search, asked_twice), timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
     if not search.done():
-        _log.error("the search did not stop within %g s; the engine exits without it", STOP_S)
+        _log.error("the search did not stop within %g s; the engine exits anyway", STOP_S)
     if writer.failure is not None:
         return _failed(writer.failure)
     if heart.done() and (failure := heart.exception()) is not None:
@@ -210,7 +211,7 @@ async def _run(
 
 
 def _track(paths: SessionPaths, writer: EventWriter) -> None:
-    """Start the process that sends metrics. The search does not depend on it."""
+    """Start the process that sends metrics. The search does not depend on that process."""
     try:
         if start_sender(paths) is not None:
             return
@@ -222,7 +223,7 @@ def _track(paths: SessionPaths, writer: EventWriter) -> None:
 
 
 async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState, asked_at: float) -> None:
-    """Reject stop requests sent before ``asked_at``. They were for an earlier engine and must not end the current
+    """Reject stop requests sent before ``asked_at``. Such requests were for an earlier engine and must not end this
     engine.
     """
     with SessionReader(paths) as reader:

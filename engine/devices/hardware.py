@@ -1,7 +1,7 @@
 """Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
 
-``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
-driver, the list contains no GPU. A value that a device does not report is None.
+``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither function raises an exception.
+Without a driver, the list contains no GPU. A value that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from engine.devices.nvml import as_text, driver
 from engine.devices.sample import DeviceSample
 
 CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
-"""FP32 lanes per streaming multiprocessor, by major compute capability. 6.0 and 8.0 have 64. NVML reports only the
-total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+"""FP32 lanes per streaming multiprocessor, by major compute capability. Devices of 6.0 and 8.0 have 64 lanes. NVML
+reports only the total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
 VECTOR_EXTENSIONS = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
     *("avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "sve2", "bf16"),
 )
-"""Names in /proc/cpuinfo of extensions that change how a kernel is written, x86 first, then Arm."""
+"""Vector extensions that matter to kernels, by their names in /proc/cpuinfo: first x86, then Arm."""
 
 THROTTLE_REASONS = {
     0x4: "power cap",
@@ -40,10 +40,10 @@ clocks that a user set (0x2)."""
 
 
 class DeviceReader:
-    """Reads the load of all devices, once per call.
+    """A reader of all devices' load.
 
     CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
-    device, or is None if there is one.
+    device; None if the list has an NVIDIA device.
     """
 
     def __init__(self) -> None:
@@ -133,8 +133,8 @@ def visible_devices(uuids: list[str], visible: str | None) -> list[str]:
 
 
 def cuda_arch(major: int, minor: int) -> str:
-    """Return nvcc's target architecture. For Hopper and later, this is the architecture-specific target (``sm_90a``),
-    which enables wgmma and TMA.
+    """Return nvcc's target architecture. For Hopper and later, the target is architecture-specific (``sm_90a``), which
+    enables wgmma and TMA.
     """
     return f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}"
 

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class Nvml:
-    """The NVIDIA driver. ``handles`` maps UUIDs to GPUs. ``absence`` explains why the driver is missing, or is None."""
+    """The NVIDIA driver. ``handles`` maps UUIDs to GPUs. ``absence`` explains why the driver is missing; None if the
+    driver exists."""
 
     def __init__(self) -> None:
         self.handles: dict[str, Any] = {}

@@ -1,5 +1,5 @@
-"""Compute occupancy: how many warps of a CUDA kernel fit on a multiprocessor, and which resource limits them. All
-functions are pure.
+"""Compute occupancy: how many warps of a CUDA kernel fit on a multiprocessor, and which resource limits the number. All
+functions in this module are pure.
 
 Sources: the tables in the CUDA C++ Programming Guide ("Compute Capabilities") for limits by compute capability, and the
 toolkit's ``cuda_occupancy.h`` for allocation granularities.
@@ -14,9 +14,10 @@ from msgspec import Struct
 _REGISTERS = 65536
 _WARP = 32
 _REGISTER_UNIT = 256
-"""Registers are allocated to a warp in units of this many registers."""
+"""The hardware allocates registers to a warp in units of this size."""
 _WARP_UNIT = 4
-"""Number of partitions of a multiprocessor. Each has a quarter of the registers and runs a quarter of the warps."""
+"""Number of partitions of a multiprocessor. Each partition has a quarter of the registers and runs a quarter of the
+warps."""
 MAX_THREADS_PER_BLOCK = 1024
 _SIZES = {
     "char": 1,

@@ -1,4 +1,4 @@
-"""Readings of all devices of a session: this machine's, or those that other hosts report."""
+"""Readings of a session's devices: the devices of this machine or of other hosts."""
 
 from __future__ import annotations
 

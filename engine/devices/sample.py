@@ -1,4 +1,4 @@
-"""Readings of devices, as the session file stores them. Monitors read them and need no other module of this folder."""
+"""Readings of devices, as the session file stores them. Monitors need no other module of this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class DeviceProcess(Struct, frozen=True, omit_defaults=True):
-    """A process that occupies device memory. ``memory_bytes`` is None if the driver does not report it."""
+    """A process that occupies device memory. ``memory_bytes`` is None if the driver reports no value."""
 
     pid: int
     memory_bytes: int | None = None

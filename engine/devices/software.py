@@ -9,11 +9,11 @@ from engine.devices.fact import DeviceFact
 
 
 def usual_software(facts: Iterable[DeviceFact]) -> tuple[str, ...]:
-    """Return the software of most devices; of the first of them if two are as frequent; () if unknown."""
+    """Return the versions that most devices have; in a tie, the first; () if all versions are unknown."""
     counts = Counter(one.software for one in facts if one.software)
     return counts.most_common(1)[0][0] if counts else ()
 
 
 def versions_beside(software: tuple[str, ...], usual: tuple[str, ...]) -> str:
-    """Name the versions in ``software`` that ``usual`` lacks: ``g++ 13.2.0``; "" if there is none or one is unknown."""
+    """Name the versions in ``software`` that ``usual`` lacks, such as ``g++ 13.2.0``; "" if ``usual`` is unknown."""
     return ", ".join(one for one in software if one not in usual) if usual else ""

@@ -21,7 +21,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
     The checks take several seconds and start child processes.
 
     If this machine lacks something that the config requires, the finding is a ``fail``. Without a config, the defaults
-    apply. ``on_check`` is called with each check's name before the check starts.
+    apply. ``run_checks`` calls ``on_check`` with each check's name before the check starts.
     """
     required = tools.needs_gpu(config)
     found = tools.gpus()
@@ -60,5 +60,8 @@ def _checked(name: str, check: Callable[[], Finding]) -> Finding:
         return check()
     except Exception as error:  # an exception in one check must not hide the others
         return Finding(
-            name, "warn", f"the check itself failed: {type(error).__name__}: {error}", "please report this bug"
+            name,
+            "warn",
+            f"the check failed with an internal error: {type(error).__name__}: {error}",
+            "please report this bug",
         )

@@ -17,15 +17,15 @@ _SSH_S = 15.0
 
 
 def cluster(config: Config | None) -> Finding:
-    """Check that the engine's certificate is valid, and that the scheduler answers with one that names its host."""
+    """Check that the engine's certificate is valid, and that the scheduler's certificate names its host."""
     name = "cluster"
     if config is None or config.cluster is None:
-        return Finding(name, "ok", "not configured: this machine judges")
+        return Finding(name, "ok", "no [cluster] in the config: this machine judges")
     from importlib.util import find_spec
 
     missing = [package for package in ("distributed", "cryptography") if find_spec(package) is None]
     if missing:
-        return Finding(name, "fail", f"{' and '.join(missing)} missing", "pip install 'kernel-tui[cluster]'")
+        return Finding(name, "fail", f"missing packages: {', '.join(missing)}", "pip install 'kernel-tui[cluster]'")
     directory, address = config.cluster.certificates, config.cluster.scheduler
     if directory is None or address is None:
         return _ssh(config.cluster.hosts, config.cluster.command)
@@ -39,22 +39,25 @@ def cluster(config: Config | None) -> Finding:
         check_peer(directory, "engine", host, port, _CONNECT_S)
     except ssl.SSLCertVerificationError as error:
         why = error.verify_message or str(error)
-        return Finding(name, "fail", f"{address}: its certificate is not accepted: {why}", f"renew it there: {again}")
+        return Finding(name, "fail", f"the engine rejects the certificate of {address}: {why}", f"renew it: {again}")
     except ssl.SSLError as error:
         return Finding(
-            name, "fail", f"{address}: no TLS connection: {error.reason}", "start kernel-tui cluster scheduler there"
+            name,
+            "fail",
+            f"no TLS connection to {address}: {error.reason}",
+            f"on {host}, type: kernel-tui cluster scheduler",
         )
     except (OSError, socket.gaierror) as error:
         return Finding(
             name,
             "warn",
-            f"{address} does not answer: {error.strerror or error}",
-            "start kernel-tui cluster scheduler there; a search waits for it",
+            f"the scheduler {address} does not answer: {error.strerror or error}",
+            f"on {host}, type: kernel-tui cluster scheduler; a search waits for the scheduler",
         )
     left = days_left(directory, "engine")
     if left < SOON_DAYS:
         return Finding(name, "warn", f"the engine's certificate expires in {left:.0f} days", f"renew it: {again}")
-    return Finding(name, "ok", f"{address} answers; certificates valid for {left:.0f} days")
+    return Finding(name, "ok", f"the scheduler {address} answers; the certificates are valid for {left:.0f} days")
 
 
 def _ssh(hosts: Sequence[str], command: str) -> Finding:
@@ -63,12 +66,16 @@ def _ssh(hosts: Sequence[str], command: str) -> Finding:
     for host in hosts:
         asked = run(["ssh", "-o", "BatchMode=yes", host, f"{command} --version"], _SSH_S)
         if asked is None:
-            return Finding(name, "fail", f"{host}: no answer over SSH within {_SSH_S:g} s", f"check: ssh {host} true")
+            return Finding(name, "fail", f"SSH did not reach {host} within {_SSH_S:g} s", f"check: ssh {host} true")
         if asked.returncode:
             why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
-            remedy = f"check: ssh {host} {command} --version; set command in [cluster] to its path there"
+            remedy = (
+                f"check: ssh {host} {command} --version; or set command in [cluster] to kernel-tui's path on {host}"
+            )
             return Finding(name, "fail", f"{host}: {why}", remedy)
         if __version__ not in asked.stdout:
             there = asked.stdout.strip()
-            return Finding(name, "fail", f"{host} has {there}, this machine {__version__}", f"update it on {host}")
+            return Finding(
+                name, "fail", f"{host} has {there}, but this machine has {__version__}", f"update kernel-tui on {host}"
+            )
     return Finding(name, "ok", f"SSH reaches {', '.join(hosts)}, with kernel-tui {__version__}")

@@ -1,4 +1,4 @@
-"""Check the models that a config names, and the languages that its proposers can write."""
+"""Check the models that a config names, and the languages of the config's proposers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
     today = today or datetime.now(UTC).date()
     remote = [] if config is None else [one for one in config.models if isinstance(one, RemoteModel)]
     if not remote:
-        return Finding(name, "ok", "no model is called over the network")
+        return Finding(name, "ok", "the search calls no remote model")
     told: list[str] = []
     level: Level = "ok"
     for model in dict.fromkeys(one.model for one in remote):
@@ -43,7 +43,7 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
             "; ".join(told),
             "name a newer model in [[models]]; kernel-tui init writes a config with current models",
         )
-    return Finding(name, "ok", ", ".join(dict.fromkeys(one.model for one in remote)) + ": no retirement announced")
+    return Finding(name, "ok", "no retirement announced: " + ", ".join(dict.fromkeys(one.model for one in remote)))
 
 
 def programs(config: Config | None) -> Finding:
@@ -66,13 +66,13 @@ def languages(config: Config | None, devices: Sequence[DeviceFact]) -> Finding:
     name = "languages"
     wanted = config.search.languages if config is not None else ()
     if config is None or not wanted:
-        return Finding(name, "ok", "the device's own" if config is not None else "no config given")
+        return Finding(name, "ok", "the device's default" if config is not None else "no config given")
     if config.cluster is not None:
-        return Finding(name, "ok", f"{', '.join(wanted)}: the workers run them, so a search checks this when it starts")
+        return Finding(name, "ok", f"the search checks at its start whether the workers support {', '.join(wanted)}")
     on_gpu = _on_gpu(config, any(one.kind == "cuda" for one in devices))
     device = next((one for one in devices if one.kind == ("cuda" if on_gpu else "cpu")), None)
     if device is None:
-        return Finding(name, "ok", f"{', '.join(wanted)}: not checked without the GPU that the config requires")
+        return Finding(name, "ok", f"not checked without the GPU that the config requires: {', '.join(wanted)}")
     if (why := cannot_run(wanted, device)) is not None:
         what, _, remedy = why.partition("; ")
         return Finding(name, "fail", what, remedy)
@@ -86,13 +86,13 @@ def _on_gpu(config: Config, has_gpu: bool) -> bool:
 
 
 def coverage(config: Config | None, gpus: Gpus) -> Finding:
-    """Check that the config's proposers can write kernels for each of its problems."""
+    """Check that the config's proposers can write kernels for each problem."""
     name = "proposers"
     if config is None:
         return Finding(
             name,
             "ok",
-            "no config given; to check that its proposers can write kernels for its problems: kernel-tui doctor CONFIG",
+            "no config given; to check the proposers of a config, type: kernel-tui doctor CONFIG",
         )
     on_gpu = _on_gpu(config, bool(gpus.names))
     told: list[str] = []

@@ -24,14 +24,17 @@ _FREE_BYTES = 1 << 30
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
     """Check SQLite's version.
 
-    ``STRICT`` tables need 3.37. Versions 3.7.0 to 3.51.2 have a rare WAL-reset bug (https://sqlite.org/wal.html).
+    ``STRICT`` tables need SQLite 3.37. Versions 3.7.0 to 3.51.2 have a rare WAL-reset bug
+    (https://sqlite.org/wal.html).
     """
     shown = f"SQLite {'.'.join(map(str, version[:3]))}"
     if version < (3, 37):
         return Finding("sqlite", "fail", f"{shown} is too old", "use a Python built with SQLite 3.37 or later")
     if version <= (3, 51, 2):
         return Finding(
-            "sqlite", "ok", f"{shown}; kernel-tui serializes writers to avoid its rare WAL-reset bug (3.7.0 to 3.51.2)"
+            "sqlite",
+            "ok",
+            f"{shown}; kernel-tui serializes writers to avoid SQLite's rare WAL-reset bug (3.7.0 to 3.51.2)",
         )
     return Finding("sqlite", "ok", shown)
 
@@ -50,14 +53,14 @@ def sessions(directory: Path, mounts: Path = MOUNTS) -> Finding:
         return Finding(name, "fail", f"{present} is not writable", elsewhere)
     free = shutil.disk_usage(present).free
     if free < _FREE_BYTES:
-        return Finding(name, "warn", f"{directory}: only {free / 2**20:.0f} MiB free", "free some disk space")
+        return Finding(name, "warn", f"{directory} has only {free / 2**20:.0f} MiB free", "free some disk space")
     return Finding(name, "ok", f"{directory} ({kind}, {free / 2**30:.0f} GiB free)")
 
 
 def logout(policy: LogoutPolicy | None = None) -> Finding:
     """Check that a search survives logout (``engine.daemon.logind``).
 
-    ``policy``: the logout policy; by default, the check reads it from the system.
+    ``policy``: the logout policy; by default, the check reads the system's policy.
     """
     policy = policy if policy is not None else logout_policy()
     if policy.advice is not None:
@@ -68,19 +71,19 @@ def logout(policy: LogoutPolicy | None = None) -> Finding:
 
 
 def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> Finding:
-    """Report which API keys are set. The check never shows their values."""
+    """Report which API keys are set. The check never shows a key's value."""
     name = "keys"
     present = [variable for variable in KEY_VARIABLES if environment.get(variable)]
-    shown = f"set: {', '.join(present)}" if present else "none set"
+    shown = f"set: {', '.join(present)}" if present else "no API key set"
     remote = [] if config is None else [one for one in config.models if isinstance(one, CalledModel)]
     if not remote:
-        return Finding(name, "ok", f"{shown}; the playbook needs none")
+        return Finding(name, "ok", f"{shown}; the playbook needs no key")
     needed = list(dict.fromkeys(variable for one in remote if (variable := one.key_variable) is not None))
     missing = [variable for variable in needed if not environment.get(variable)]
     if missing:
         remedy = "; ".join(f"export {variable}=..." for variable in missing)
-        return Finding(name, "fail", f"the config's models need {', '.join(missing)}, which is not set", remedy)
-    return Finding(name, "ok", f"set: {', '.join(needed)}" if needed else f"{shown}; the config's models need none")
+        return Finding(name, "fail", f"the config's models need these unset API keys: {', '.join(missing)}", remedy)
+    return Finding(name, "ok", f"set: {', '.join(needed)}" if needed else f"{shown}; the config's models need no key")
 
 
 def threads(environment: Mapping[str, str] = os.environ, cores: int | None = None) -> Finding:
@@ -92,19 +95,19 @@ def threads(environment: Mapping[str, str] = os.environ, cores: int | None = Non
         return Finding(
             name,
             "warn",
-            f"OMP_NUM_THREADS={limit} limits kernels to fewer than the {cores} cores",
+            f"OMP_NUM_THREADS={limit} lets kernels use fewer than {cores} cores",
             "unset OMP_NUM_THREADS",
         )
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
         return Finding(
-            name, "warn", "OMP_WAIT_POLICY=active: idle threads spin and disturb timings", "unset OMP_WAIT_POLICY"
+            name, "warn", "with OMP_WAIT_POLICY=active, idle threads spin and disturb timings", "unset OMP_WAIT_POLICY"
         )
     load = os.getloadavg()[0]
     if load > max(1.0, cores / 2):
         return Finding(
             name,
             "warn",
-            f"{cores} cores, load {load:.1f}: other work disturbs timings",
+            f"other programs disturb timings ({cores} cores, load {load:.1f})",
             "run searches while the machine is otherwise idle",
         )
     return Finding(name, "ok", f"{cores} cores, load {load:.1f}")
@@ -120,7 +123,9 @@ def terminal(environment: Mapping[str, str] = os.environ) -> Finding:
     inside = "inside tmux" if environment.get("TMUX") else ("tmux is installed" if shutil.which("tmux") else "no tmux")
     shown = f"{kind or 'TERM not set'}, {size.columns}x{size.lines}, {inside}"
     if kind in ("", "dumb"):
-        return Finding(name, "warn", f"{shown}: no cursor movement", "set TERM, for example TERM=xterm-256color")
+        return Finding(
+            name, "warn", f"{shown}: the monitor cannot move the cursor", "set TERM, for example TERM=xterm-256color"
+        )
     if "utf" not in locale.getpreferredencoding().lower():
         return Finding(name, "warn", f"{shown}: not UTF-8, so the monitor uses ASCII glyphs", "set LANG=C.UTF-8")
     if size.columns < 80 or size.lines < 24:

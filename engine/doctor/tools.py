@@ -75,7 +75,7 @@ def needs_gpu(config: Config | None) -> bool:
 def python() -> Finding:
     version = platform.python_version()
     if sys.platform != "linux":
-        what = f"kernel-tui does not support {platform.system()}: it isolates kernels with Linux features"
+        what = f"kernel-tui does not support {platform.system()}: the sandbox needs Linux"
         return Finding("python", "fail", what, "use Linux, or Linux in a virtual machine")
     return Finding("python", "ok", f"Python {version} in {sys.prefix}, {platform.system()} {platform.release()}")
 
@@ -93,7 +93,9 @@ def cpp_compiler() -> Finding:
         return Finding(name, "fail", f"{shown} did not compile a ten-line program in 60 s", "check the machine's load")
     if built.returncode != 0:
         said = _first_error(built)
-        remedy = "install its OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
+        remedy = (
+            "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
+        )
         return Finding(name, "fail", f"{shown} cannot build a kernel with OpenMP: {said}", remedy)
     return Finding(name, "ok", f"{shown} builds with OpenMP")
 
@@ -128,10 +130,10 @@ def nvidia_driver(found: Gpus, required: bool) -> Finding:
         return Finding(
             name,
             "fail",
-            f"the config requires a GPU, but there is none: {found.absence}",
+            f"the config requires a GPU, but this machine has none: {found.absence}",
             'install the NVIDIA driver, or set [evaluation] device = "cpu"',
         )
-    return Finding(name, "ok", f"none ({found.absence}): kernels are C++ and run on the CPU")
+    return Finding(name, "ok", f"none ({found.absence}); a search writes C++ kernels for the CPU")
 
 
 def nvcc(found: Gpus, required: bool) -> Finding:
@@ -145,16 +147,16 @@ def nvcc(found: Gpus, required: bool) -> Finding:
     except NoCompiler as error:
         if wanted:
             return Finding(name, "fail", "no CUDA compiler, so kernel-tui cannot build .cu kernels", str(error))
-        return Finding(name, "ok", "not installed; without a GPU, kernels are C++")
+        return Finding(name, "ok", "not installed; without a GPU, a search writes C++ kernels")
     release = re.search(r"release (\d+)\.(\d+)", _output([compiler, "--version"]))
     if release is None:
         return Finding(name, "fail", f"{compiler} reports no version", "reinstall the CUDA toolkit")
     version = (int(release[1]), int(release[2]))
     shown = f"CUDA {version[0]}.{version[1]} ({compiler})"
     if found.cuda is not None and version[0] > found.cuda[0]:
-        driver = f"{found.driver} supports CUDA up to {found.cuda[0]}.{found.cuda[1]}"
+        driver = f"driver {found.driver}, which supports CUDA up to {found.cuda[0]}.{found.cuda[1]}"
         remedy = f"update the driver, or point CUDA_HOME at a CUDA {found.cuda[0]} toolkit"
-        return Finding(name, "fail", f"{shown} is too new for the driver: {driver}", remedy)
+        return Finding(name, "fail", f"{shown} is too new for {driver}", remedy)
     can_build = _output([compiler, "--list-gpu-code"]).split()
     if can_build and (unknown := [arch for arch in found.archs if arch.rstrip("a") not in can_build]):
         remedy = "point CUDA_HOME at a toolkit that supports this device"
@@ -180,35 +182,34 @@ def nvcc(found: Gpus, required: bool) -> Finding:
 
 
 def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> Finding:
-    """Check that ``kernel-tui profile`` can read hardware counters. A search does not need them."""
+    """Check that ``kernel-tui profile`` can read hardware counters. A search does not need counters."""
     name = "gpu counters"
     if not found.names:
-        return Finding(name, "ok", "not needed: no GPU")
+        return Finding(name, "ok", "not needed without a GPU")
     try:
         ncu = find_ncu()
     except NoTool as error:
         return Finding(
             name,
             "warn",
-            "Nsight Compute is missing, so `kernel-tui profile` does not work; searches are not affected",
+            "Nsight Compute is missing, so `kernel-tui profile` does not work; searches still work",
             str(error),
         )
     restricted = driver.exists() and re.search(r"(?m)^RmProfilingAdminOnly: 1$", driver.read_text()) is not None
     if restricted and os.geteuid() != 0:
         what = (
-            "only root may read them (ERR_NVGPUCTRPERM), so `kernel-tui profile` does not work; searches are not "
-            "affected"
+            "only root can read counters (ERR_NVGPUCTRPERM), so `kernel-tui profile` does not work; searches still work"
         )
         remedy = (
             "as root, put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d, "
             "then reboot"
         )
         return Finding(name, "warn", what, remedy)
-    return Finding(name, "ok", f"{ncu} can read them")
+    return Finding(name, "ok", f"{ncu} can read hardware counters")
 
 
 def torch(found: Gpus, required: bool) -> Finding:
-    """Import PyTorch in a child process, as the judge does."""
+    """Import PyTorch in a child process, like the judge."""
     name = "pytorch"
     remedy = "run `pip install torch`, or choose a build at https://pytorch.org/get-started"
     asked = run([sys.executable, "-I", "-c", _TORCH_PROBE], timeout_s=_TORCH_DEADLINE_S)
@@ -216,7 +217,7 @@ def torch(found: Gpus, required: bool) -> Finding:
         return Finding(
             name,
             "fail",
-            f"import torch took more than {_TORCH_DEADLINE_S:.0f} s",
+            f"PyTorch took more than {_TORCH_DEADLINE_S:.0f} s to import",
             "check whether the disk is slow or overloaded",
         )
     if asked.returncode != 0:
@@ -226,23 +227,28 @@ def torch(found: Gpus, required: bool) -> Finding:
     shown = f"torch {probe.version}, " + (f"CUDA {probe.cuda_build}" if probe.cuda_build else "CPU only")
     if (found.names or required) and not probe.cuda_devices:
         why = "this build supports only the CPU" if probe.cuda_build is None else "PyTorch finds no usable device"
-        return Finding(name, "fail" if required else "warn", f"{shown}: PyTorch cannot use the GPU: {why}", remedy)
+        return Finding(name, "fail" if required else "warn", f"{shown} cannot use the GPU: {why}", remedy)
     if probe.cuda_devices and not probe.triton:
         return Finding(
-            name, "warn", f"{shown}, without triton, so there is no torch.compile baseline", "pip install triton"
+            name, "warn", f"{shown}, without triton, so a search cannot time torch.compile", "pip install triton"
         )
     return Finding(name, "ok", shown)
 
 
 def sandbox(config: Config | None) -> Finding:
-    """Start a runner without a kernel, and report the isolation layers that protect it."""
+    """Start a runner without a kernel, and report the active isolation layers."""
     from engine.evaluation.sandbox.probe import describe, probe
     from engine.evaluation.sandbox.runner import RunnerEnded
 
     name = "sandbox"
     mode = config.evaluation.sandbox if config is not None else "auto"
     if mode == "off":
-        return Finding(name, "warn", "off: kernels run with your permissions", 'set [evaluation] sandbox = "auto"')
+        return Finding(
+            name,
+            "warn",
+            "the config turns the sandbox off, so kernels run with your permissions",
+            'set [evaluation] sandbox = "auto"',
+        )
     try:
         report = probe()
     except RunnerEnded as error:
@@ -261,12 +267,15 @@ def _namespace_remedy(missing: tuple[str, ...]) -> str:
     ):
         file = Path("/proc/sys") / setting.replace(".", "/")
         if file.exists() and file.read_text().strip() != wanted:
-            return f"as root: sysctl -w {setting}={wanted}"
-    return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined), or run it on the host"
+            return f"as root, type: sysctl -w {setting}={wanted}"
+    return (
+        "in a container, allow user namespaces (docker run --security-opt seccomp=unconfined), or run "
+        "kernel-tui outside the container"
+    )
 
 
 def _build(language: Language, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
-    """Compile ``text`` as the builder compiles kernels; return None after a timeout."""
+    """Compile ``text`` like a kernel; return None after a timeout."""
     with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
         source = Path(directory) / f"probe.{language}"
         source.write_text(text)

@@ -14,24 +14,26 @@ _ANSWER_S = 5.0
 
 
 def tracking(config: Config | None) -> Finding:
-    """Ask the server for its health. A search also runs without its server, and sends the metrics later."""
+    """Check that the MLflow server answers. A search also runs without the server, and sends the metrics later."""
     name = "tracking"
     address = config.tracking.mlflow if config is not None else None
     if address is None:
-        return Finding(name, "ok", "not configured: a search sends no metrics")
+        return Finding(name, "ok", "no [tracking] in the config: a search sends no metrics")
     if find_spec("mlflow") is None:
-        return Finding(name, "warn", "MLflow is not installed", "pip install 'kernel-tui[tracking]'")
+        return Finding(
+            name, "warn", "MLflow is not installed, so a search sends no metrics", "pip install 'kernel-tui[tracking]'"
+        )
     if not address.startswith(("http://", "https://")):
         return Finding(name, "ok", f"MLflow writes to {address}, without a server")
     why = _refusal(f"{address.rstrip('/')}/health")
     if why is None:
         return Finding(name, "ok", f"the MLflow server {address} answers")
-    remedy = "start the server, or correct mlflow in [tracking]; a search runs without it and sends the metrics later"
+    remedy = "start the server, or correct mlflow in [tracking]; a search sends the metrics later"
     return Finding(name, "warn", f"the MLflow server {address} does not answer: {why}", remedy)
 
 
 def _refusal(address: str) -> str | None:
-    """Return why ``address`` did not answer, or None if it did. A server that requires a login answers, too."""
+    """Return why ``address`` did not answer, or None if it did. A request to log in also counts as an answer."""
     try:
         with urllib.request.urlopen(address, timeout=_ANSWER_S):
             return None

@@ -1,1 +1,1 @@
-"""Helpers for this machine's processes, files and memory. They do not depend on the search."""
+"""Helpers for this machine's processes, files and memory. No helper depends on the search."""

@@ -12,8 +12,8 @@ from engine.system.fast_start import uncollected
 async def imported(name: str) -> ModuleType:
     """Import a large module, such as a provider's SDK, in a thread.
 
-    Afterwards, the garbage collector ignores the module's objects. Scanning them took 10 % of the time of model calls
-    and caused pauses of 0.1 s.
+    Afterwards, the garbage collector ignores the module's objects. Scans of these objects took 10% of the time of model
+    calls and caused pauses of 0.1 s.
     """
 
     def import_it() -> ModuleType:

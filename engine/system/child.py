@@ -97,8 +97,8 @@ async def run_bounded(
 async def end_what_it_leaves(process: Process) -> None:
     """Wait for ``process``, which leads a process group, to end; then kill the rest of the group.
 
-    Code in a problem file can fork processes from C. Such processes inherit the device lock, and the pipe that signals
-    this process's end.
+    Code in a problem file can fork processes from C. Forked processes inherit the device lock, and the pipe that
+    signals this process's end.
     """
     while process.returncode is None:  # noqa: ASYNC110 - ``process.wait`` would also wait for that pipe.
         await asyncio.sleep(_LOOK_S)
@@ -128,8 +128,8 @@ def parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Read the state, the parent and the later fields of ``/proc/PID/stat``. They follow the last parenthesis, because
-    the command may itself contain parentheses.
+    """Read the state, the parent and the later fields of ``/proc/PID/stat``. These fields follow the last parenthesis,
+    because the command may itself contain parentheses.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() or ["", "0"]

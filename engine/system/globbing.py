@@ -1,6 +1,4 @@
-"""Expand the globs in a config. Time and the number of matches are limited, because a glob may match a whole file
-system.
-"""
+"""Expand the globs in a config. This module limits time and matches, because a glob may match a whole file system."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ MOST_FILES = 10_000
 
 
 class TooWide(Exception):
-    """A glob exceeds a limit. The message is the rest of a sentence that begins with the glob."""
+    """A glob exceeds a limit. The message continues a sentence that begins with the glob."""
 
 
 def has_magic(pattern: Path | str) -> bool:

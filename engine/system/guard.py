@@ -1,8 +1,8 @@
 """The guard: a small process that waits for the engine to end, then kills the processes that the engine left behind.
 
-It runs as a script (``python -I -S guard.py ENGINE_PID SESSION_ID MARKER``), so it imports no other engine module. Its
-standard input is a pipe from the engine. Linux closes the pipe when the engine dies, even after ``kill -9``. If a
-forked child inherited the pipe and keeps it open, a pidfd still reports the death.
+The guard runs as a script (``python -I -S guard.py ENGINE_PID SESSION_ID MARKER``), so it imports no other engine
+module. Its standard input is a pipe from the engine. Linux closes the pipe when the engine dies, even after ``kill
+-9``. If a forked child inherited the pipe and keeps it open, a pidfd still reports the death.
 
 The guard kills members of the engine's process session, processes with the engine's marker in their environment, and
 all descendants of those processes. The marker (``KERNEL_TUI_ENGINE=...`` in ``/proc/PID/environ``) survives setsid and

@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 _TOUCHED_AT_ONCE = 32 << 20
-"""Bytes to touch per foreign call. With fewer, a thread that waits for Python's lock after each call falls behind."""
+"""Bytes to touch per foreign call. With fewer bytes, the thread falls behind, because it waits for Python's lock after
+each call."""
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -24,8 +25,8 @@ class Memory(Struct, frozen=True):
 
 
 def host_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> Memory:
-    """This machine's memory, or that of this process's control group if the group has a limit. Both values are 0 if
-    unreadable.
+    """This machine's memory, or that of this process's control group if the group has a limit. Free and total memory
+    are 0 if unreadable.
 
     The page cache counts as free, because the system reclaims it on demand. proc(5) and the Linux documentation of
     cgroup v2 define the formats of ``meminfo`` and ``group``.

@@ -1,7 +1,7 @@
 """Read text files that a person names: kernels, problems, configs, replies.
 
 Reads never block and have a size limit. A path can refer to a pipe, an endless device, a directory or a core dump.
-Before reading, the reader rejects anything that is not an ordinary file of plausible size.
+The reader accepts only ordinary files of plausible size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _KINDS = (
 
 
 class UnreadableFile(Exception):
-    """A file that cannot or must not be read. The exception's text is the full message; ``reason`` omits the path."""
+    """A file that the reader cannot or must not read. The exception's text is the full message; ``reason`` omits the
+    path."""
 
     exit_code = ExitCode.USAGE
 
@@ -69,7 +70,7 @@ def _refuse(path: Path, status: os.stat_result, most_bytes: int) -> None:
 
 
 def _too_large(what: str, most_bytes: int) -> str:
-    return f"{what}; the limit is {most_bytes:,} bytes. Check that this is the right file"
+    return f"{what}; the limit is {most_bytes:,} bytes. Check that the path is right"
 
 
 def _decoded(path: Path | str, content: bytes, most_bytes: int, errors: str) -> str:

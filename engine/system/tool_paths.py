@@ -30,7 +30,7 @@ def find_cpp_compiler() -> str:
         if path := shutil.which(name):
             return path
     asked = f"CXX={wanted} is not an executable" if wanted else "no g++, clang++ or c++ on PATH"
-    raise NoCompiler(f"no C++ compiler: {asked}; install one (Debian, Ubuntu: apt-get install g++)")
+    raise NoCompiler(f"no C++ compiler: {asked}; install a C++ compiler (Debian, Ubuntu: apt-get install g++)")
 
 
 def find_nvcc() -> str:

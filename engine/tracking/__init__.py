@@ -1,5 +1,5 @@
 """Send a session's parameters, verdicts and best kernels to an experiment tracker.
 
-A process of its own reads the event log, which holds everything that a tracker needs. So tracking cannot slow the
-engine, and a tracker that cannot be reached receives its metrics later.
+A separate process reads the event log, so tracking cannot slow the engine. An unreachable tracker receives its metrics
+later.
 """

@@ -14,7 +14,7 @@ from engine.system.python_process import python_command, python_path
 MODULE = "engine.tracking.sender"
 MISSING = (
     "tracking needs MLflow, which is not installed. Install it: pip install 'kernel-tui[tracking]'. "
-    "Then resume the session: its metrics are sent from the beginning"
+    "Then resume the session to send all its metrics"
 )
 _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|PYTHON\w+|LD_LIBRARY_PATH|MLFLOW_\w+"
@@ -26,7 +26,7 @@ _INHERITED = re.compile(
 def start_sender(paths: SessionPaths) -> subprocess.Popen[bytes] | None:
     """Start the sender, which outlives the engine. Return None if MLflow is not installed. Raises ``OSError``.
 
-    Its log is ``tracking.log``.
+    The sender's log is ``tracking.log``.
     """
     if importlib.util.find_spec("mlflow") is None:
         return None

@@ -15,12 +15,12 @@ from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 
 MAX_VALUE = 500
-"""Characters of a parameter's value: the limit of MLflow's older servers."""
+"""Maximum characters of a parameter's value, as in MLflow's older servers."""
 _REFUSED = re.compile(r"[^\w\-./ ]")
 """Characters that MLflow refuses in names."""
 SENT = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored, ev.ModelReplied, ev.ModelCallFailed,
         ev.BaselineMeasured, ev.EngineStopped)  # fmt: skip
-"""Events after which metrics are sent."""
+"""Kinds of events after which the sender sends metrics."""
 
 
 class Point(Struct, frozen=True):

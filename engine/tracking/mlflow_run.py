@@ -1,4 +1,4 @@
-"""One MLflow run for one session. The only module that imports mlflow; a process of its own runs it."""
+"""One MLflow run for one session. Only this module imports mlflow, in a separate process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from engine.tracking.measurements import Point
 
 BATCH = 900
-"""Metrics per request. MLflow's servers accept at most 1000."""
+"""Metrics per request. MLflow's servers accept at most 1000 metrics."""
 PARAMETERS = 90
-"""Parameters per request. MLflow's servers accept at most 100."""
+"""Parameters per request. MLflow's servers accept at most 100 parameters."""
 TAG = "kernel_tui.session"
 """The run's tag with the session's identity, by which a resumed search finds its run."""
 _SETTINGS = {
@@ -24,7 +24,8 @@ _SETTINGS = {
 
 
 class MlflowRun:
-    """A run of the tracking server at ``uri``. All methods raise ``MlflowException`` or ``OSError`` if it fails."""
+    """A run of the tracking server at ``uri``. All methods raise ``MlflowException`` or ``OSError`` if the server
+    fails."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         for name, value in _SETTINGS.items():
@@ -36,7 +37,7 @@ class MlflowRun:
         self.id = ""
 
     def open(self, known: str, session: str, name: str, started: int, tags: Mapping[str, str]) -> bool:
-        """Open the session's run, or create it. Return whether it is new.
+        """Open the session's run, or create it. Return whether the run is new.
 
         ``known`` is the run's id, if known. ``session`` identifies the session, and ``started`` is its creation in
         milliseconds of Unix time.
@@ -62,7 +63,7 @@ class MlflowRun:
             self._client.log_batch(self.id, params=found[start : start + PARAMETERS])
 
     def log_metrics(self, points: Sequence[Point]) -> None:
-        """Log at most ``BATCH`` metrics. The server ignores those that it has already."""
+        """Log at most ``BATCH`` metrics. The server ignores metrics that it already has."""
         from mlflow.entities import Metric
 
         self._client.log_batch(self.id, metrics=[Metric(one.name, one.value, one.time, one.step) for one in points])

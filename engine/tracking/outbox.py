@@ -1,4 +1,4 @@
-"""What a tracker has received of a session: its run, and the last event whose metrics it has."""
+"""Record which run and events of a session its tracker has received."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from engine.session.store.paths import replace_file
 class Outbox(Struct):
     """The state of tracking, stored as ``tracking.json`` in the session's directory.
 
-    ``uri`` and ``run`` identify the run. ``seq`` is the last event whose metrics the tracker has. ``best`` maps each
-    problem to the best kernel that the tracker has.
+    ``uri`` and ``run`` identify the run. ``seq`` is the number of the last event with metrics that the tracker has.
+    ``best`` maps each problem to the best kernel that the tracker has.
     """
 
     uri: str = ""
@@ -29,7 +29,7 @@ def outbox_file(paths: SessionPaths) -> Path:
 
 
 def load_outbox(paths: SessionPaths, uri: str) -> Outbox:
-    """Return what the tracker at ``uri`` has received: nothing, if the file is missing or names another tracker."""
+    """Return the outbox of the tracker at ``uri``; an empty outbox if the file is missing or names another tracker."""
     try:
         found = msgspec.json.decode(outbox_file(paths).read_bytes(), type=Outbox)
     except (OSError, msgspec.MsgspecError):

@@ -1,7 +1,8 @@
 """The process that sends a session's events to its tracker: ``python -m engine.tracking.sender DIRECTORY``.
 
-It follows the event log while an engine runs, and sends what is left after the engine has ended. If it cannot reach the
-tracker, it tries again; what it cannot send, the next engine's sender sends. One sender per session runs at a time.
+The sender follows the event log while an engine runs, and sends the remaining events after the engine has ended. If the
+sender cannot reach the tracker, it tries again. The next engine's sender sends the rest. One sender per session runs at
+a time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GIVE_UP_S = 120.0
 """Seconds after the engine's end for which a sender tries to reach a tracker."""
 NICENESS = 10
 _ENDS: dict[StopReason | None, str] = {"error": "FAILED", "signal": "KILLED", None: "KILLED"}
-"""A run's status by the reason why the engine stopped; None if it died. Other reasons end it as FINISHED."""
+"""A run's final status by the engine's stop reason; None if the engine died. Other stop reasons mean FINISHED."""
 _log = logging.getLogger("tracking")
 
 
@@ -42,7 +43,7 @@ class Sender:
         self._run = MlflowRun(config.mlflow, config.experiment)
         self._measured = Measurements()
         self._waiting: list[tuple[int, Point]] = []
-        """Metrics that the tracker does not have yet, with the number of their event."""
+        """Unsent metrics, each with the number of its event."""
         self._opened = False
         self._saved = self._outbox.seq
 
@@ -51,14 +52,14 @@ class Sender:
         return self._measured.state
 
     def read(self, reader: SessionReader) -> None:
-        """Take the new events."""
+        """Read the new events."""
         for recorded in reader.read(self.state.seq):
             points = self._measured.take(recorded)
             if recorded.seq > self._outbox.seq:
                 self._waiting += [(recorded.seq, point) for point in points]
 
     def send(self, reader: SessionReader) -> None:
-        """Send what the tracker does not have. Raises an error of mlflow or ``OSError`` if it cannot be reached."""
+        """Send all unsent metrics and kernels. Raises mlflow's error or ``OSError`` if the tracker does not answer."""
         if not self.state.created_at:
             return
         if not self._opened:
@@ -74,7 +75,7 @@ class Sender:
         self._send_best(reader)
 
     def finish(self) -> None:
-        """Say how the search ended."""
+        """Record how the search ended."""
         engine = self.state.engine
         self._run.end(_ENDS.get(engine.stopped if engine is not None else None, "FINISHED"))
 
@@ -104,7 +105,7 @@ class Sender:
 
 
 def main(directory: Path) -> None:
-    """Follow the session until its engine has ended and the tracker has everything."""
+    """Follow the session until its engine has ended and the tracker has all metrics."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     os.nice(NICENESS)
     paths = SessionPaths.at(directory)
@@ -136,10 +137,10 @@ def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
         except Exception as error:  # mlflow raises errors of several libraries
             said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             if said != trouble:
-                _log.warning("cannot reach the tracker; trying again every %g s: %s", RETRY_S, said)
+                _log.warning("cannot reach the tracker; the sender tries again every %g s: %s", RETRY_S, said)
             trouble, pause = said, RETRY_S
         if ended_at is not None and time.monotonic() - ended_at > GIVE_UP_S:
-            _log.warning("gave up; the rest is sent when the session is resumed")
+            _log.warning("gave up; to send the remaining metrics, resume the session")
             return
         time.sleep(pause)
 

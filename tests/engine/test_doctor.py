@@ -77,7 +77,7 @@ def test_a_compiler_without_openmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         ("12.8", H200, "ok", "CUDA 12.8"),
         ("13.4", H200, "ok", "CUDA 13.4"),
-        ("14.0", H200, "fail", "too new for the driver: 580.65 supports CUDA up to 13.0"),
+        ("14.0", H200, "fail", "too new for driver 580.65, which supports CUDA up to 13.0"),
         ("14.0", NO_GPU, "ok", "CUDA 14.0"),
     ],
 )
