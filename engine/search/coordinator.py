@@ -149,7 +149,7 @@ def other_model(config: Config, state: SessionState, devices: Sequence[DeviceFac
     found = " and ".join(dict.fromkeys(device.name for device in devices))
     return (
         f"this benchmark's times are from {' and '.join(sorted(before))}, but this machine has {found}. Times from "
-        "different devices are not comparable. Continue on the same model of device, or start again with --new"
+        "different devices are not comparable. Continue on the same device model, or start again with --new"
     )
 
 

@@ -105,7 +105,7 @@ class Template(ABC):
     """
 
     name: str
-    """The template's unique name, which sessions store, such as ``rows_cpp``."""
+    """The template's unique name, such as ``rows_cpp``. Sessions store this name."""
     pattern: str
     language: Language
 

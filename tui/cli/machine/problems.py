@@ -36,7 +36,7 @@ def problems(
 
     The names shown work in a config and with --problem. PATHS are files, globs, directories or builtin:NAME. Without
     PATHS, list the problems of --config, or the built-in problems. Without --config, the playbook is the only proposer.
-    Exit code 2: no listed problem supports kernels.
+    Exit code 2: none of the problems can be searched.
     """
     from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of
     from engine.problem.spec import ProblemSpec

@@ -29,7 +29,9 @@ rounds = {ROUNDS}
 @click.option("--sample", type=click.IntRange(min=1), help="Number of problems, chosen at random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed of --sample and of the search.  [default: 0]")
 @click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
-@click.option("--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on model costs per problem.")
+@click.option(
+    "--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on model costs per problem, in dollars."
+)
 @click.option(
     "--config",
     "config_path",
@@ -217,7 +219,7 @@ _CAN_BE_LEFT_OUT = ("geomean, failures = 1", "problems", "median", "fast_1.5")
 
 
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
-    """Write the report's files, and print their paths and the totals, unless ``quiet``.
+    """Write the report's files. Unless ``quiet``, print their paths and the totals.
 
     Raises SessionError, Failure.
     """

@@ -19,7 +19,7 @@ from tui.console.echo import echo
 @sessions_option
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on this machine. Default: a free port.")
 @click.option("--writable", is_flag=True, help="Let viewers steer the search. Default: viewers only watch.")
-@click.option("--public-url", default="", metavar="URL", help="Address that browsers use, behind a TLS proxy.")
+@click.option("--public-url", default="", metavar="URL", help="Public URL of the server behind a TLS proxy.")
 def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
     """Show the monitor of a session in a browser.
 

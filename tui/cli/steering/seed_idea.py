@@ -16,7 +16,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.option("--parent", help="Kernel that the idea changes.  [default: the best kernel]")
 @click.option("--transform", metavar="NAME", help="Playbook transformation to apply, instead of TEXT.")
 @click.option("--move", metavar="NAME", hidden=True)
-@click.option("--category", default="other", show_default=True, help="Such as memory, latency, precision or compute.")
+@click.option("--category", default="other", show_default=True, help="Category, such as memory, latency or compute.")
 @click.argument("text", default="")
 def seed_idea(
     session: str,

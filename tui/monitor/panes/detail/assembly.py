@@ -1,4 +1,4 @@
-"""Tab ASM: a kernel's source lines, each with its machine code (SASS or PTX for CUDA, x86 for C++)."""
+"""ASM tab: a kernel's source lines, each with its machine code (SASS or PTX for CUDA, x86 for C++)."""
 
 from __future__ import annotations
 

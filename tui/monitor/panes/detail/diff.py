@@ -1,4 +1,4 @@
-"""Tab Diff: the kernel's changes relative to its parent, the best kernel or a marked kernel."""
+"""Diff tab: the kernel's changes relative to its parent, the best kernel or a marked kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tab Evidence: a verdict with its checks, times, SOL, build report and output."""
+"""Evidence tab: a verdict with its checks, times, SOL, build report and output."""
 
 from __future__ import annotations
 

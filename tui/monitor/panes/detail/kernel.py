@@ -1,4 +1,4 @@
-"""Tab Kernel: the source with line numbers, highlighted as CUDA, C++ or Python."""
+"""Kernel tab: the source with line numbers, highlighted as CUDA, C++ or Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tab Why: why a kernel was selected or dropped, its idea, its proposer, and its lineage."""
+"""Why tab: why a kernel was selected or dropped, its idea, its proposer, and its lineage."""
 
 from __future__ import annotations
 

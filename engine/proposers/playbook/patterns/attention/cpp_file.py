@@ -63,8 +63,8 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
     outputs = [tensor.name for tensor in spec.outputs]
     lanes = options.lanes if blocks else 1
     title = (
-        f"{'Causal attention' if program.causal else 'Attention'} for {spec.name}, searched at {program.batch} times "
-        f"{program.rows} queries and {program.keys} keys of width {program.width}."
+        f"{'Causal attention' if program.causal else 'Attention'} for {spec.name}, tuned for a batch of "
+        f"{program.batch}, with {program.rows} queries and {program.keys} keys of width {program.width}."
     )
     lines = [
         *banner(title, ops_of(program.chain)),

@@ -48,7 +48,7 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
     outputs = [tensor.name for tensor in spec.outputs]
     batches = f"{program.batch} products of " if program.batch > 1 else ""
     sizes = f"{batches}{program.m} x {program.k} times {program.k} x {program.n}"
-    title = f"Matrix product for {spec.name}, searched at {sizes}."
+    title = f"Matrix product for {spec.name}, tuned for {sizes}."
     lines = [
         *banner(title, ops_of(*chains)),
         "namespace {",

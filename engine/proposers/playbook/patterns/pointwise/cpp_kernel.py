@@ -35,7 +35,7 @@ def pointwise_kernel(program: PointwiseProgram, options: PointwiseOptions, spec:
     polynomials = options.math == "polynomial"
     return render(
         "pointwise.cpp.j2",
-        title=f"Pointwise kernel for {spec.name}, searched at {program.numel} elements.",
+        title=f"Pointwise kernel for {spec.name}, tuned for {program.numel} elements.",
         no_errno=needs_no_errno(ops),
         elements=text(program.numel),
         size_assertions=program_assertions(program, order, spec),

@@ -73,7 +73,7 @@ def pool_kernel(program: PoolProgram, options: PoolOptions, spec: ProblemSpec) -
     ops = {chain.values[k].op for k in chain.order}
     return render(
         "pooling.cpp.j2",
-        title=f"Pooling kernel for {spec.name}, searched at {text(program.planes)} planes.",
+        title=f"Pooling kernel for {spec.name}, tuned for {text(program.planes)} planes.",
         no_errno=needs_no_errno(ops),
         program=program,
         planes=text(program.planes),

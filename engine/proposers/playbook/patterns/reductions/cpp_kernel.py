@@ -84,7 +84,7 @@ def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec:
     split = options.order == "passes"
     return render(
         "reductions.cpp.j2",
-        title=f"Reduction kernel for {spec.name}, searched at {shape.rows} rows of {shape.cols}.",
+        title=f"Reduction kernel for {spec.name}, tuned for {shape.rows} rows of {shape.cols} elements.",
         no_errno=needs_no_errno(ops),
         outer=text(shape.outer),
         folded=text(shape.folded),

@@ -146,7 +146,7 @@ def row_kernel(program: RowProgram, options: RowOptions, spec: ProblemSpec) -> s
     polynomials = options.math == "polynomial"
     return render(
         "rows.cpp.j2",
-        title=f"Row kernel for {spec.name}, searched at {program.rows} rows of {program.cols}.",
+        title=f"Row kernel for {spec.name}, tuned for {program.rows} rows of {program.cols} elements.",
         no_errno=needs_no_errno(kernel.ops),
         rows=text(program.rows),
         cols=text(program.cols),

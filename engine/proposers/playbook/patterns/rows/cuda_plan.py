@@ -1,11 +1,10 @@
 """Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
 The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
-row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. Persistent
-blocks of ``ring`` get rows by bulk copies. The structure ``block`` holds a row in a block's shared memory and
-registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines the steps from
-each structure to the next.
-"""
+row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. In the
+structure ``ring``, persistent blocks fetch rows with bulk copies. The structure ``block`` holds a row in a block's
+shared memory and registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines
+the steps from each structure to the next."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def scan_kernel(program: ScanProgram, options: ScanOptions, spec: ProblemSpec) -
     tensors = [name for name in names if name in used | written]
     return render(
         "scans.cpp.j2",
-        title=f"Scan kernel for {spec.name}, searched at {text(program.rows)} rows of {text(program.length)}.",
+        title=f"Scan kernel for {spec.name}, tuned for {text(program.rows)} rows of {text(program.length)} elements.",
         no_errno=needs_no_errno(ops),
         program=program,
         outer=text(program.outer),

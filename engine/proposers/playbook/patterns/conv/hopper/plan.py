@@ -66,7 +66,7 @@ class Product(Struct, frozen=True):
 
 
 class StreamPlan(Struct, frozen=True):
-    """The sizes of a kernel that streams down rows, which ``conv_rows.cu.j2`` explains."""
+    """The sizes of the row-streaming kernel. ``conv_rows.cu.j2`` explains the algorithm."""
 
     type: str
     parts: int
