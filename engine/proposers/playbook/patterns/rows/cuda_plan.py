@@ -4,7 +4,8 @@ The plainest structure is ``loop``, with a block per row and one pass per reduct
 row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. In the
 structure ``ring``, persistent blocks fetch rows with bulk copies. The structure ``block`` holds a row in a block's
 shared memory and registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines
-the steps from each structure to the next."""
+the steps from each structure to the next.
+"""
 
 from __future__ import annotations
 
