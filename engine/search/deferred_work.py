@@ -18,7 +18,7 @@ from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
-from engine.session.records.verdict import UNJUDGED, Baseline, Verdict
+from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
 from engine.session.state.session_state import VariantState
 from engine.system import clock
@@ -295,8 +295,8 @@ class Owed:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
-def _doubt(verdict: Verdict) -> tuple[bool, float]:
-    return verdict.slow_host is not None, interval_width(verdict)
+def _doubt(verdict: Verdict) -> tuple[bool, bool, float]:
+    return verdict.slow_host is not None, verdict.others > BUSY, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:
