@@ -76,8 +76,8 @@ SETTLED_S = 2.0
 deferred work runs first.
 """
 OVERRUN = 0.1
-"""Share of the time budget by which deferred work may exceed the budget, at least 10 s. The same limit applies from the
-end of the last work in flight.
+"""Share of the time budget by which deferred work may exceed the budget, at least 10 s. Then, the engine stops a running
+``torch.compile``. The same limit applies from the end of the last work in flight.
 """
 
 
@@ -624,7 +624,7 @@ class Search:
             self._queue.hold()
             for problem in self._problems.values():
                 problem.wake()
-        elif self.context.ending == "budget" and left > 0:  # A person raised the budget.
+        elif self.context.ending == "budget" and left > 0:  # A person raised it, or deferred work took less time.
             self.context.ending = None
             for name in self._problems:
                 self._enqueue_waiting(name)
@@ -645,6 +645,8 @@ class Search:
         late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
         if late_s < max(10.0, OVERRUN * whole_s):
             self._do_owed(only_if_idle=False)
+        else:
+            self._owed.cut_off_compile()
         return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:
