@@ -210,12 +210,14 @@ class Owed:
         ]
 
     def _affordable_baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log this
-        once and return none. Before the first measurement, the duration is unknown, and only the turn's time counts.
+        """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log
+        this once and return none. Before the first measurement, the duration is unknown, and only the turn's time
+        counts.
         """
         names, left_s = self._baselines(), self._compile_left_s()
         whose = "turn"
-        if self._compile_s and (budget_s := self._context.left_s()) < left_s:
+        budget_s = self._context.left_s() + self._context.budget.overrun_s
+        if self._compile_s and budget_s < left_s:
             left_s, whose = budget_s, "budget"
         if left_s >= self._expected_compile_s:
             return names

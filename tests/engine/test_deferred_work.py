@@ -204,7 +204,7 @@ async def test_kernels_are_judged_after_the_last_model_call_of_a_turn(context_of
 async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyond_the_budget(
     context_of: ContextOf,
 ) -> None:
-    context = context_of()
+    context = context_of(ago_s=60.0)
     context.state.minutes = 10.0
     owed = owed_of(context)
     owed.start_any()

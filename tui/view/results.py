@@ -176,7 +176,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         unsure=verdict is not None and is_uncertain(verdict),
         over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
         compile_unsure=compiled is not None and is_disturbed(compiled),
-        over_compile_unsure=over_compile_is_unsure(problem, best) if best is not None else False,
+        over_compile_unsure=best is not None and compile_ms is not None and over_compile_is_unsure(problem, best),
         sol_share=verdict.sol_share if verdict is not None else None,
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
         file=str(directory / "best" / f"{problem.id}{suffix_of(best.language)}") if best is not None else None,
