@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SCORES = (
     *(ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.RunoffFinished, ev.ProblemAdded),
-    ev.SizesChecked,
+    *(ev.SizesChecked, ev.TurnStarted, ev.TurnEnded),
 )
 ROOM = 3
 """Minimum height of a pane that can have the focus."""
