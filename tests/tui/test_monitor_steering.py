@@ -55,6 +55,18 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         await monitor.until(lambda: engine.commands()[-1] == requests.Stop(), "the stop")
 
 
+async def test_the_counts_of_an_open_dialog_follow_the_search(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        waiting = next(one for one in monitor.app.model.state.in_flight() if one.stage == "queued")
+        monitor.app.monitor_screen.tree_view.select(waiting.problem)
+        await monitor.press("d")
+        await monitor.until_shown(f"Prune {waiting.problem}?")
+        before = monitor.app.screen._question()
+        engine.record(ev.VariantStage(variant=waiting.id, stage="building"))
+        await monitor.until(lambda: monitor.app.screen._question() != before, "other counts")
+        await monitor.until_shown(monitor.app.screen._question()[2])
+
+
 async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths, (80, 24)) as monitor:
         await monitor.press("P")

@@ -67,7 +67,7 @@ class Steering:
         self._ask(lambda: plans.plan_pause(self._state))
 
     def stop(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=False))
+        self._ask(lambda: plans.plan_stop(self._state, after_round=False), asks_again=True)
 
     def stop_after_round(self) -> None:
         self._ask(lambda: plans.plan_stop(self._state, after_round=True))
@@ -242,10 +242,13 @@ class Steering:
             self._host.say("Nothing is selected.", severity="warning")
             return
         self._here.show_cursor()
-        self._ask(lambda: plan(self._state, row.id))
+        self._ask(lambda: plan(self._state, row.id), asks_again=True)
 
-    def _ask(self, make: Callable[[], Plan]) -> None:
-        """Make a plan, ask for confirmation if necessary, and send the plan's request."""
+    def _ask(self, make: Callable[[], Plan], *, asks_again: bool = False) -> None:
+        """Make a plan, ask for confirmation if necessary, and send the plan's request.
+
+        ``asks_again``: the dialog makes the plan every second, so that its counts stay true while the search goes on.
+        """
         if not self._may_steer():
             return
         try:
@@ -253,9 +256,21 @@ class Steering:
         except Refused as refusal:
             self._host.say(str(refusal), severity="warning")
             return
-        self._confirm(plan)
 
-    def _confirm(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        def question() -> tuple[str, ...]:
+            try:
+                return make().question or plan.question
+            except Refused:  # The answer to the request will say why.
+                return plan.question
+
+        self._confirm(plan, question=question if asks_again else None)
+
+    def _confirm(
+        self,
+        plan: Plan,
+        then: Callable[[], None] | None = None,
+        question: Callable[[], tuple[str, ...]] | None = None,
+    ) -> None:
         """Ask for confirmation if necessary, and send the plan's request. ``then`` runs once the request is sent."""
         if not plan.question:
             self._host.steer(plan, then)
@@ -263,7 +278,8 @@ class Steering:
         from tui.monitor.screens.confirm import ConfirmScreen
 
         self._host.open_dialog(
-            ConfirmScreen(plan.question), lambda agreed: self._host.steer(plan, then) if agreed else None
+            ConfirmScreen(question or (lambda: plan.question)),
+            lambda agreed: self._host.steer(plan, then) if agreed else None,
         )
 
     def _problem_to_seed(self) -> ProblemState | None:
