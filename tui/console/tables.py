@@ -314,7 +314,7 @@ def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Ta
             if in_lines
             else [Text("\n").join(filter(None, [best, below]))]
         )
-        table.add_row(Text(one.name), one.state, since, str(one.verdicts), *cells)
+        table.add_row(Text(one.name), one.state_words, since, str(one.verdicts), *cells)
     return table
 
 
