@@ -313,6 +313,30 @@ async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
         ]
 
 
+async def test_a_kernel_is_seeded_for_the_selected_idea_that_waits_for_one(open_monitor: Any, engine: Any) -> None:
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "category": "other", "text": "use tma"}
+    engine.record(
+        ev.IdeaProposed(idea="i900", parent="v1", proposer="hand", **about),
+        ev.IdeaWaiting(idea="i900", reason="no proposer of this session reads prose"),
+    )
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("a")
+        await monitor.until_shown("Ideas without a kernel: i900")
+        await monitor.press("escape")
+        assert monitor.app.monitor_screen.tree_view.select("i900")
+        await monitor.press("a")
+        await monitor.until_shown("For idea i900: use tma")
+        await monitor.press("tab")
+        await monitor.type("//x")
+        await monitor.press("ctrl+s")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [
+            requests.SeedKernel(
+                problem="softmax", language="cu", source="//x", text="use tma", parent="v1", idea="i900"
+            )
+        ]
+
+
 @pytest.mark.keys("MonitorScreen", "i")
 async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
