@@ -8,6 +8,7 @@ from textual.strip import Strip
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
+from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
@@ -16,7 +17,10 @@ from tui.text.certainty import interval_words, over_compile_words
 from tui.view.model import Model
 
 NAME_MIN = 8
-FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), ("% SOL", 6))
+SOL = "% SOL"
+LEGEND = f"{SOL}: lower bound on time / ms; {SIDE_BY_SIDE}+5%: by a runoff"
+"""Last line, if there is room for it. It explains marks of the tree too."""
+FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), (SOL, 6))
 INTERVAL = ("95%", 15)
 """Column after the speedup, shown if the pane has room for the interval and a few rounds."""
 ROUNDS_MIN = 4
@@ -103,6 +107,8 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
                 else (f" {spark}" if spark else "", palette.chart),
             )
         )
+    if wanted < room and figures[-1][0] == SOL:
+        lines.append(line((fmt.fit(LEGEND, width), palette.dim)))
     return [*lines, *_refused(state, palette, width)]
 
 
