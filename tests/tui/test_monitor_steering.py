@@ -61,10 +61,10 @@ async def test_the_counts_of_an_open_dialog_follow_the_search(open_monitor: Any,
         monitor.app.monitor_screen.tree_view.select(waiting.problem)
         await monitor.press("d")
         await monitor.until_shown(f"Prune {waiting.problem}?")
-        before = monitor.app.screen._question()
+        before = monitor.app.screen.lines()
         engine.record(ev.VariantStage(variant=waiting.id, stage="building"))
-        await monitor.until(lambda: monitor.app.screen._question() != before, "other counts")
-        await monitor.until_shown(monitor.app.screen._question()[2])
+        await monitor.until(lambda: monitor.app.screen.lines() != before, "other counts")
+        await monitor.until_shown(monitor.app.screen.lines()[2])
 
 
 async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engine: Any) -> None:

@@ -49,8 +49,12 @@ class ConfirmScreen(ModalScreen[bool]):
         self._show()
         self.set_interval(AGAIN_S, self._show)
 
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines of the question, without characters that a terminal acts on."""
+        return tuple(clean_line(one, 300) for one in self._question())
+
     def _show(self) -> None:
-        first, *rest = (clean_line(one, 300) for one in self._question())
+        first, *rest = self.lines()
         self.query_one("#question", Static).update(first)
         self.query_one("#consequences", Static).update("\n".join(rest))
 
