@@ -308,8 +308,9 @@ class Owed:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
-def _doubt(verdict: Verdict) -> tuple[bool, bool, float]:
-    return verdict.slow_host is not None, verdict.others > BUSY, interval_width(verdict)
+def _doubt(verdict: Verdict) -> tuple[bool, float, float]:
+    disturbance = verdict.others if verdict.others > BUSY else 0.0
+    return verdict.slow_host is not None, disturbance, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:
