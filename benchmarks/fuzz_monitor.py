@@ -167,7 +167,7 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
                 app.say(str(refusal))
                 yield "command answers", app.monitor_screen.key_bar.lines
                 continue
-            yield "dialogs", _plain(*(ConfirmScreen(question)._question if question else ()))
+            yield "dialogs", _plain(*(ConfirmScreen(lambda said=question: said).lines() if question else ()))
     sequence = notification_sequence(text)
     yield "notifications", _plain(sequence.removeprefix("\x1b]9;").removesuffix("\x07"))
     yield "words on leaving", _plain(*clean_lines(parting_words(model)))

@@ -11,6 +11,7 @@ from engine.problem.resize import Resized, shape_words
 from engine.problem.spec import MODULES, Language
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE, AtSizes
 from engine.session.records.verdict import Verdict
+from engine.session.records.verdict_text import is_uncertain
 
 _SAYS_SO = re.compile(rf"static assertion failed(?::| with) \"?({NOT_FOR_THIS_SIZE}[^\"\n]*)")
 """The format in which g++ and nvcc print the message of a ``static_assert``."""
@@ -51,4 +52,5 @@ def _in_short(place: Resized, verdict: Verdict) -> AtSizes:
         speedup=verdict.speedup if verdict.correct else None,
         speedup_low=verdict.speedup_low if verdict.correct else None,
         speedup_high=verdict.speedup_high if verdict.correct else None,
+        unsure=verdict.correct and is_uncertain(verdict),
     )

@@ -104,7 +104,8 @@ def _first(state: SessionState, problem: ProblemState) -> VariantState | None:
 def _baseline(baseline: Baseline | None) -> str:
     if baseline is None or baseline.timing is None:
         return "-"
-    return f"{baseline.timing.median_ms:.4g}" + (f" ({disturbance(baseline)})" if is_disturbed(baseline) else "")
+    figure = marked(f"{baseline.timing.median_ms:.4g}", is_disturbed(baseline))
+    return f"{figure} ({disturbance(baseline)})" if is_disturbed(baseline) else figure
 
 
 def _ms(variant: VariantState | None) -> str:

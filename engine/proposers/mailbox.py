@@ -52,7 +52,7 @@ class Mailbox:
         try:
             self.outbox.mkdir(exist_ok=True)
             self.inbox.mkdir(exist_ok=True)
-            replace_file(target, prompt_file(call, prompt).encode())
+            replace_file(target, prompt_file(call, prompt, self.outbox.parent.name).encode())
         except OSError as error:
             raise of_os(error, target) from error
         return target
@@ -139,13 +139,13 @@ def _is_prompt(file: Path) -> bool:
     return file.suffix == ".md" and not file.name.startswith(".")
 
 
-def prompt_file(call: str, prompt: Prompt) -> str:
+def prompt_file(call: str, prompt: Prompt, session: str) -> str:
     """Build the text of an outbox file: a header with instructions, a cut mark, and the prompt."""
     return (
         f"Call:    {call}\n"
         f"Wanted:  {_WHAT[prompt.purpose]}\n"
         f"Reply:   save the model's whole reply as inbox/{call}.md in the session's directory,\n"
-        f"         or run: kernel-tui reply SESSION {call} FILE\n"
+        f"         or run: kernel-tui reply {session} {call} FILE\n"
         f"{RULER}\n"
         f"{prompt.system.strip()}\n\n{prompt.user.strip()}\n"
     )

@@ -75,10 +75,6 @@ SETTLED_S = 2.0
 """Seconds without events after which the search counts as waiting for a person. Longer than ``IDLE_S``, so that
 deferred work runs first.
 """
-OVERRUN = 0.1
-"""Share of the time budget by which deferred work may exceed the budget, at least 10 s. The same limit applies from the
-end of the last work in flight.
-"""
 
 
 class Ended(NamedTuple):
@@ -624,7 +620,7 @@ class Search:
             self._queue.hold()
             for problem in self._problems.values():
                 problem.wake()
-        elif self.context.ending == "budget" and left > 0:  # A person raised the budget.
+        elif self.context.ending == "budget" and left > 0:  # A person raised it, or deferred work took less time.
             self.context.ending = None
             for name in self._problems:
                 self._enqueue_waiting(name)
@@ -633,7 +629,9 @@ class Search:
                 self._queue.release()
 
     async def _finish_within_budget(self) -> StopReason | None:
-        """Start no new evaluations. Finish running work, then run deferred work within the limit ``OVERRUN``."""
+        """Start no new evaluations. Finish running work, then run deferred work, which may exceed the budget by
+        ``Budget.overrun_s``. The same limit applies from the end of the last work in flight.
+        """
         if not self._drained:
             self._drained, self._drained_at = True, time.monotonic()
             self._spawn(self._drain())
@@ -641,10 +639,11 @@ class Search:
         if not self._queue.idle or self._rounds:
             self._drained_at = time.monotonic()
             return None
-        whole_s = (self.context.budget.minutes or 0.0) * 60.0
         late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
-        if late_s < max(10.0, OVERRUN * whole_s):
+        if late_s < self.context.budget.overrun_s:
             self._do_owed(only_if_idle=False)
+        else:
+            self._owed.cut_off_compile()
         return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:

@@ -18,7 +18,7 @@ from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
-from engine.session.records.verdict import UNJUDGED, Baseline, Verdict
+from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
 from engine.session.state.session_state import VariantState
 from engine.system import clock
@@ -95,6 +95,15 @@ class Owed:
             text = f"stopped {job.what}, because the problem's time is used up"
             self._context.journal.post(LogLine(level="info", text=text))
 
+    def cut_off_compile(self) -> None:
+        """Cancel a ``torch.compile`` that is running, because the time budget is used up. It runs if the search is
+        resumed with more time.
+        """
+        if (job := self._job) is not None and job.compiles and job.task.cancel():
+            self._job = None
+            text = f"stopped {job.what}, because the time budget is used up"
+            self._context.journal.post(LogLine(level="info", text=text))
+
     @property
     def _turn_s(self) -> float:
         return self._context.state.turn_s(clock.now())
@@ -138,10 +147,11 @@ class Owed:
 
     @property
     def reserve_s(self) -> float:
-        """Expected duration of all deferred work, in seconds."""
-        owed = len(self._baselines()) + len(self._disturbed_baselines())
-        compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * owed
-        return compile_s + LAST_S * len(self._problems) + self._final_check.reserve_s
+        """Expected duration of the deferred work that must not be left out, in seconds."""
+        compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
+        unsure = {best.problem for best in self._disturbed()}
+        last = sum(name in unsure or not problem.at_rest for name, problem in self._problems.items())
+        return compile_s + LAST_S * last + self._final_check.reserve_s
 
     def start_baseline(self) -> None:
         """Start a missing ``torch.compile`` baseline of a problem with verdicts, if the turn has time for it."""
@@ -162,7 +172,7 @@ class Owed:
         elif names := self._affordable_baselines():
             self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", compiles=True)
         elif again := self._disturbed_baselines():
-            self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again")
+            self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again", compiles=True)
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
@@ -200,16 +210,21 @@ class Owed:
         ]
 
     def _affordable_baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline. If the turn has no time for the baseline, log this once and
-        return none.
+        """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log
+        this once and return none. Before the first measurement, the duration is unknown, and only the turn's time
+        counts.
         """
         names, left_s = self._baselines(), self._compile_left_s()
+        whose = "turn"
+        budget_s = self._context.left_s() + self._context.budget.overrun_s
+        if self._compile_s and budget_s < left_s:
+            left_s, whose = budget_s, "budget"
         if left_s >= self._expected_compile_s:
             return names
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)
-                has = f"the turn has {max(0.0, left_s):.0f} s left for it"
+                has = f"the {whose} has {max(0.0, left_s):.0f} s left for it"
                 text = f"{name}: skipped torch.compile, which takes about {self._expected_compile_s:.0f} s; {has}"
                 self._context.journal.post(LogLine(level="info", text=text))
         return []
@@ -218,11 +233,9 @@ class Owed:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline other programs disturbed; none if the turn has no time to repeat
-        it.
-        """
+        """Problems whose ``torch.compile`` baseline other programs disturbed; none if there is no time to repeat it."""
         state = self._context.state
-        if self._left_s() < self._expected_compile_s:
+        if min(self._left_s(), self._context.left_s()) < self._expected_compile_s:
             return []
         return [
             name
@@ -295,8 +308,9 @@ class Owed:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
-def _doubt(verdict: Verdict) -> tuple[bool, float]:
-    return verdict.slow_host is not None, interval_width(verdict)
+def _doubt(verdict: Verdict) -> tuple[bool, float, float]:
+    disturbance = verdict.others if verdict.others > BUSY else 0.0
+    return verdict.slow_host is not None, disturbance, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:

@@ -334,9 +334,8 @@ class ProblemSearch:
     async def _take_back(self, variant: VariantState, why: str) -> None:
         """Revoke the verdict on a kernel that failed in a runoff, because no time is left to judge the kernel again."""
         assert variant.verdict is not None, "every kernel in a runoff has a verdict"
-        reason = (
-            f"the kernel failed in the last runoff: {why}. To judge it again: kernel-tui retry SESSION {variant.id}"
-        )
+        again = f"kernel-tui retry {self.context.paths.name} {variant.id}"
+        reason = f"the kernel failed in the last runoff: {why}. To judge it again: {again}"
         doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
         await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))
 

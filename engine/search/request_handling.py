@@ -258,7 +258,8 @@ class Steering:
             )
         name, digest, is_new = self._context.sources.claim(problem.id, command.source, self._context.ids.variant)
         if not is_new:
-            raise Refused(f"{name} already has this source; to judge it again: kernel-tui retry SESSION {name}")
+            again = f"kernel-tui retry {self._context.paths.name} {name}"
+            raise Refused(f"{name} already has this source; to judge it again: {again}")
         new: tuple[IdeaProposed, ...] = ()
         if written_for is not None:
             idea, round_number = written_for.id, written_for.round

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 RESERVE_SHARE = 0.25
 """Maximum share of the minutes to reserve for measurements after the last round."""
+OVERRUN_SHARE, LEAST_OVERRUN_S = 0.1, 10.0
+"""Share of the minutes and seconds, whichever is more, by which deferred work may exceed the minutes."""
 
 
 class Budget(Struct, frozen=True):
@@ -21,6 +23,11 @@ class Budget(Struct, frozen=True):
 
     minutes: float | None
     rounds: int
+
+    @property
+    def overrun_s(self) -> float:
+        """Longest time that deferred work may take beyond the minutes, in seconds."""
+        return max(LEAST_OVERRUN_S, OVERRUN_SHARE * 60.0 * (self.minutes or 0.0))
 
     def left_s(self, elapsed_s: float, reserve_s: float = 0.0) -> float:
         """Return the seconds left after ``elapsed_s`` and a reserve of at most ``RESERVE_SHARE``. Without a limit, the

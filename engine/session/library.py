@@ -15,7 +15,8 @@ from msgspec import Struct
 from engine.config.tolerance import SessionTolerance, tolerance_of
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
-from engine.session.records.speedup_text import marked_speedup
+from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader
 from engine.session.worked_ideas import WorkedIdea, worked_ideas
@@ -27,8 +28,9 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", 
 class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
-    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``key``: see
-    :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix seconds.
+    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``unsure``: whether the
+    speedup is uncertain. ``key``: see :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix
+    seconds.
     """
 
     session: str
@@ -42,6 +44,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
+    unsure: bool
     tolerance: SessionTolerance
     category: str
     transformation: str
@@ -177,7 +180,7 @@ def best_for(
 
 def _figures(one: SavedKernel) -> str:
     ms = f"{one.ms:.3g} ms" if one.ms < 100 else f"{one.ms:.0f} ms"
-    return f"{ms}, {marked_speedup(one.speedup, one.speedup_low, one.speedup_high)} eager"
+    return f"{ms}, {marked(speedup(one.speedup), one.unsure)} eager"
 
 
 def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKernel]:
@@ -203,6 +206,7 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
                 speedup=variant.speedup,
                 speedup_low=verdict.speedup_low,
                 speedup_high=verdict.speedup_high,
+                unsure=is_uncertain(verdict),
                 tolerance=tolerance,
                 category=idea.category if idea is not None else "other",
                 transformation=idea.transformation if idea is not None else "",

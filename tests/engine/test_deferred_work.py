@@ -199,3 +199,23 @@ async def test_kernels_are_judged_after_the_last_model_call_of_a_turn(context_of
     await turns.run(0.15)
     assert host.seen == ["search", "no calls", "halt", "forget"]
     assert context.state.problems["a"].turn_end == "time"
+
+
+async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyond_the_budget(
+    context_of: ContextOf,
+) -> None:
+    context = context_of(ago_s=60.0)
+    context.state.minutes = 10.0
+    owed = owed_of(context)
+    owed.start_any()
+    await asyncio.sleep(0)
+    assert owed.busy
+    while owed.busy:
+        owed.cut_off_compile()
+        await asyncio.sleep(CLEANUP_S / 10)
+    context.state.minutes = 0.001
+    owed.start_any()
+    assert not owed.busy
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    texts = [line.text for _, line in context.state.log]
+    assert len(texts) == 2 and "stopped timing torch.compile on a" in texts[0], texts

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.session.records.speedup_text import marked_speedup, speedup
+from engine.session.records.speedup_text import speedup
+from engine.session.records.verdict import Verdict
+from engine.session.records.verdict_text import speedup_words
 
 
 @pytest.mark.parametrize(
@@ -18,4 +20,11 @@ def test_speedup(value: float | None, shown: str) -> None:
     ("low", "high", "shown"), [(None, None, "2.00x"), (1.85, 2.2, "2.00x"), (1.7, 2.2, "~2.00x"), (1.7, None, "2.00x")]
 )
 def test_a_speedup_with_a_wide_interval_has_a_mark(low: float | None, high: float | None, shown: str) -> None:
-    assert marked_speedup(2.0, low, high) == shown
+    verdict = Verdict(status="correct", speedup=2.0, speedup_low=low, speedup_high=high)
+    assert speedup_words(verdict) == shown
+
+
+@pytest.mark.parametrize(("others", "shown"), [(0.1, "2.00x"), (0.4, "~2.00x")])
+def test_a_speedup_measured_beside_other_programs_has_a_mark(others: float, shown: str) -> None:
+    verdict = Verdict(status="correct", speedup=2.0, speedup_low=1.99, speedup_high=2.01, others=others)
+    assert speedup_words(verdict) == shown

@@ -129,6 +129,16 @@ def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> N
         ev.NodeRestored(node="i2"),
     )
     assert restored.best_of_round("softmax", 1) == 9.0
+    ended = after(
+        events,
+        ev.VerdictGiven(variant="v4", verdict=verdict(2.5)),
+        ev.NodePruned(node="v3"),
+        ev.RoundFinished(problem="softmax", round=1, selected=(), dropped=()),
+    )
+    assert ended.best_of_round("softmax", 1) == 2.5
+    ended.apply(Recorded(ended.seq + 1, 3000.0, ev.NodeRestored(node="v3")))
+    assert ended.best_of_round("softmax", 1) == 3.0, "the round ended while its fastest kernel was pruned"
+    assert (best := ended.best_after_round("softmax", 1)) is not None and best.id == "v3"
     whole = after(events, ev.NodePruned(node="softmax"))
     assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
 

@@ -1,10 +1,11 @@
-"""A disturbed torch.compile time is marked as uncertain."""
+"""A time that other programs disturbed is marked as uncertain, with all speedups that depend on it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
@@ -12,6 +13,7 @@ from engine.session.records.events import Recorded
 from engine.session.records.verdict import Baseline, Timing, Verdict
 from engine.session.state.session_state import fold
 from tui.console.tables import print_results
+from tui.report.overview import overview_of
 from tui.text.narration import line_of
 from tui.view.results import results_of
 
@@ -43,3 +45,12 @@ def test_a_disturbed_time_of_compile_is_marked_and_says_so(capsys: pytest.Captur
     state.apply(quiet)
     print_results(results_of(state, Path("sessions/demo"), 1.0))
     assert "~" not in capsys.readouterr().out
+    headline = overview_of(state, results_of(state, Path("sessions/demo"), 1.0), "finished").headline
+    assert "4.00x over eager PyTorch and 2.00x over torch.compile" in headline
+
+    state.apply(Recorded(10, 10.0, ev.VerdictGiven(variant="v1", verdict=replace(verdict, others=0.4))))
+    results = results_of(state, Path("sessions/demo"), 1.0)
+    print_results(results)
+    printed = capsys.readouterr().out
+    assert "~4.00x" in printed and "~2.00x" in printed and "~2.000" not in printed
+    assert "~4.00x over eager PyTorch and ~2.00x over torch.compile" in overview_of(state, results, "finished").headline

@@ -55,6 +55,18 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         await monitor.until(lambda: engine.commands()[-1] == requests.Stop(), "the stop")
 
 
+async def test_the_counts_of_an_open_dialog_follow_the_search(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        waiting = next(one for one in monitor.app.model.state.in_flight() if one.stage == "queued")
+        monitor.app.monitor_screen.tree_view.select(waiting.problem)
+        await monitor.press("d")
+        await monitor.until_shown(f"Prune {waiting.problem}?")
+        before = monitor.app.screen.lines()
+        engine.record(ev.VariantStage(variant=waiting.id, stage="building"))
+        await monitor.until(lambda: monitor.app.screen.lines() != before, "other counts")
+        await monitor.until_shown(monitor.app.screen.lines()[2])
+
+
 async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths, (80, 24)) as monitor:
         await monitor.press("P")
@@ -298,6 +310,30 @@ async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
             requests.SeedKernel(problem="softmax", language="cu", source="//x", text="seeded by pasting")
+        ]
+
+
+async def test_a_kernel_is_seeded_for_the_selected_idea_that_waits_for_one(open_monitor: Any, engine: Any) -> None:
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "category": "other", "text": "use tma"}
+    engine.record(
+        ev.IdeaProposed(idea="i900", parent="v1", proposer="hand", **about),
+        ev.IdeaWaiting(idea="i900", reason="no proposer of this session reads prose"),
+    )
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("a")
+        await monitor.until_shown("Ideas without a kernel: i900")
+        await monitor.press("escape")
+        assert monitor.app.monitor_screen.tree_view.select("i900")
+        await monitor.press("a")
+        await monitor.until_shown("For idea i900: use tma")
+        await monitor.press("tab")
+        await monitor.type("//x")
+        await monitor.press("ctrl+s")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [
+            requests.SeedKernel(
+                problem="softmax", language="cu", source="//x", text="use tma", parent="v1", idea="i900"
+            )
         ]
 
 

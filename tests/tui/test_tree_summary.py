@@ -23,6 +23,12 @@ from tui.monitor.panes.tree.summary import unshared
             "rows split over warps with 1 accumulator",
             "… with 2 accumulators",
         ),
+        ("prefetch distance 0 -> 512", "prefetch distance 0 -> 128", "prefetch distance 0 -> 512"),
+        (
+            "+ stores that bypass caches, distance 0 -> 512",
+            "+ stores that bypass caches, distance 0 -> 128",
+            "… distance 0 -> 512",
+        ),
         ("lanes 1 -> 16", "lanes 1 -> 8", "lanes 1 -> 16"),
         ("Replace the loop", "Replace the grid", "Replace the loop"),
         ("the same", "the same", "the same"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from engine.session.records.speedup_text import ABOVE_SOL, MARK, marked_speedup, sol_percent, speedup
+from engine.session.records.speedup_text import ABOVE_SOL, MARK, marked, sol_percent, speedup
 from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
@@ -59,10 +59,10 @@ def totals(report: Report) -> Grid:
         (
             name,
             *(_share(total.fast[f"{mark:g}"], report.count) for mark in MARKS),
-            speedup(total.geomean),
-            speedup(total.median),
+            marked(speedup(total.geomean), total.unsure),
+            marked(speedup(total.median), total.unsure),
             str(total.compared),
-            speedup(total.geomean_all),
+            marked(speedup(total.geomean_all), total.unsure),
         )
         for name, total in named.items()
     ]
@@ -105,7 +105,7 @@ def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
 
 def with_interval(over: Over) -> str:
     """Format a speedup and its interval: ``1.57x [1.52, 1.60]``."""
-    words = marked_speedup(over.speedup, over.low, over.high)
+    words = marked(speedup(over.speedup), over.unsure)
     return f"{words} [{over.low:.2f}, {over.high:.2f}]" if over.low is not None and over.high is not None else words
 
 

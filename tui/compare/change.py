@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from engine.session.records.speedup_text import marked
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
+from tui.text.certainty import is_unsure
 from tui.text.runoff_text import faster_side_by_side
 
 SIDE_BY_SIDE = "r"
@@ -17,18 +19,20 @@ class Change(NamedTuple):
     """A relative change of the speedup: 0.04 is four percent faster.
 
     ``side_by_side`` is true if a runoff timed both kernels. The change then outweighs the kernels' own verdicts, which
-    may contradict it, because they were measured at different times.
+    may contradict it, because they were measured at different times. ``unsure`` is true if one of two separate verdicts
+    is uncertain.
     """
 
     value: float
     side_by_side: bool
+    unsure: bool = False
 
 
 def change_words(change: Change | None) -> str:
-    """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; "" for None."""
+    """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; ``~+4.2%`` if uncertain; "" for None."""
     if change is None:
         return ""
-    return f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}"
+    return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.unsure)
 
 
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
@@ -39,7 +43,8 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
         faster = faster_side_by_side(problem, before.id, variant.id)
         if faster is not None:
             return Change(faster, side_by_side=True)
-    return Change(variant.speedup / before.speedup - 1, side_by_side=False)
+    unsure = is_unsure(before.verdict) or is_unsure(variant.verdict)
+    return Change(variant.speedup / before.speedup - 1, side_by_side=False, unsure=unsure)
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:

@@ -8,7 +8,7 @@ from math import sqrt
 
 from engine.config.tolerance import tolerance_name, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.speedup_text import has_wide_interval, marked, marked_speedup, sol_percent, speedup
+from engine.session.records.speedup_text import marked, sol_percent, speedup
 from tui.compare.comparison import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
@@ -187,7 +187,7 @@ def _speedup_row(found: Sequence[ProblemFigures | None], *, alike: bool = True) 
         else:
             cells.append(
                 Cell(
-                    marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
+                    marked(speedup(row.speedup), row.unsure),
                     row.speedup,
                     row.speedup_low,
                     row.speedup_high,
@@ -226,7 +226,7 @@ def _eager(one: ProblemFigures | None) -> Cell:
 
 def _over_compile(one: ProblemFigures | None) -> Cell:
     value = one.result.over_compile if one is not None else None
-    unsure = one is not None and one.result.compile_unsure
+    unsure = one is not None and one.result.over_compile_unsure
     return _as_sure(one, value, marked(speedup(value), unsure))
 
 
@@ -266,7 +266,7 @@ def _mean(session: SessionFigures, shared: Sequence[str]) -> Cell:
             [row.speedup_high or row.speedup for row in rows],
         )
     )
-    unsure = any(has_wide_interval(row.speedup, row.speedup_low, row.speedup_high) for row in rows)
+    unsure = any(row.unsure for row in rows)
     return Cell(marked(speedup(mean), unsure), mean, low, high)
 
 

@@ -33,7 +33,6 @@ from engine.session.records.speedup_text import (
     footnotes,
     is_above_sol,
     marked,
-    marked_speedup,
     sol_percent,
     speedup,
 )
@@ -121,9 +120,9 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
             "first ms": milliseconds(row.first_ms),
             "best ms": milliseconds(row.best_ms),
-            "speedup": marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
+            "speedup": marked(speedup(row.speedup), row.unsure),
             "95%": interval(row.speedup_low, row.speedup_high),
-            "vs compile": marked(speedup(row.over_compile), row.compile_unsure),
+            "vs compile": marked(speedup(row.over_compile), row.over_compile_unsure),
             _SOL: sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
@@ -190,7 +189,7 @@ def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = Non
             one.outcome,
             milliseconds(one.kernel_ms),
             milliseconds(one.eager_ms),
-            marked_speedup(one.speedup, one.speedup_low, one.speedup_high),
+            one.speedup_words,
             interval(one.speedup_low, one.speedup_high),
             Text(one_line(one.reason)),
         )
@@ -315,7 +314,7 @@ def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Ta
             if in_lines
             else [Text("\n").join(filter(None, [best, below]))]
         )
-        table.add_row(Text(one.name), one.state, since, str(one.verdicts), *cells)
+        table.add_row(Text(one.name), one.state_words, since, str(one.verdicts), *cells)
     return table
 
 
@@ -346,7 +345,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             LANGUAGE_NAMES[one.language],
             Text(one.device),
             milliseconds(one.ms),
-            marked_speedup(one.speedup, one.speedup_low, one.speedup_high),
+            marked(speedup(one.speedup), one.unsure),
             interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),

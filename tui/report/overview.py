@@ -11,9 +11,7 @@ from engine.config.tolerance import tolerance_caption
 from engine.session.records.speedup_text import (
     MARK,
     footnotes,
-    has_wide_interval,
     marked,
-    marked_speedup,
     sol_percent,
     speedup,
 )
@@ -91,7 +89,7 @@ def _headline(results: Results) -> str:
     ahead = sum((row.over_compile or 0.0) > 1.0 for row in compared)
     over = [f"{_mean([row.speedup for row in solved], unsure=_any_unsure(solved))} over eager PyTorch"]
     if compared:
-        unsure = any(row.compile_unsure for row in compared)
+        unsure = any(row.over_compile_unsure for row in compared)
         over.append(f"{_mean([row.over_compile for row in compared], unsure=unsure)} over torch.compile")
     reached = " and ".join(over)
     if len(searched) == 1:
@@ -109,7 +107,7 @@ def _mean(speedups: Iterable[float | None], *, unsure: bool) -> str:
 
 
 def _any_unsure(rows: Iterable[ResultRow]) -> bool:
-    return any(has_wide_interval(row.speedup, row.speedup_low, row.speedup_high) for row in rows)
+    return any(row.unsure for row in rows)
 
 
 def _number(count: int, noun: str) -> str:
@@ -162,8 +160,8 @@ def _line(row: ResultRow) -> ResultLine:
         milliseconds(row.eager_ms),
         marked(milliseconds(row.compile_ms), row.compile_unsure),
         milliseconds(row.best_ms),
-        marked(speedup(row.over_compile), row.compile_unsure),
-        marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
+        marked(speedup(row.over_compile), row.over_compile_unsure),
+        marked(speedup(row.speedup), row.unsure),
         interval(row.speedup_low, row.speedup_high),
         sol_percent(row.sol_share),
         f"{row.correct}/{row.verdicts}",

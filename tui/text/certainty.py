@@ -25,10 +25,16 @@ def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
     """Format the speedup over ``torch.compile``, or return None if torch.compile has not been timed.
 
-    The speedup is marked as uncertain if other programs disturbed the baseline.
+    The speedup is marked as uncertain if the baseline's or the kernel's time is.
     """
-    ahead, compiled = over_compile(problem, variant), problem.baselines.get("compile")
-    return marked(speedup(ahead), compiled is not None and is_disturbed(compiled)) if ahead is not None else None
+    ahead = over_compile(problem, variant)
+    return marked(speedup(ahead), over_compile_is_unsure(problem, variant)) if ahead is not None else None
+
+
+def over_compile_is_unsure(problem: ProblemState, variant: VariantState) -> bool:
+    """Return whether other programs disturbed the baseline, or the kernel's own speedup is uncertain."""
+    compiled = problem.baselines.get("compile")
+    return is_unsure(variant.verdict) or (compiled is not None and is_disturbed(compiled))
 
 
 def is_unsure(verdict: Verdict | None) -> bool:

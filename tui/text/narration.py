@@ -12,7 +12,7 @@ from engine.session.records.events import AnyEvent
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.verdict_text import disturbance, is_disturbed, speedup_words
 from engine.session.state.session_state import SessionState
-from tui.text.format import milliseconds, transformation_label
+from tui.text.format import duration, milliseconds, transformation_label
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
@@ -101,7 +101,7 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
     phases = list(state.phases().values())
     done = f"{phases.count('done')} of {len(phases)} problems done"
     if isinstance(event, ev.TurnStarted):
-        return f"{event.problem}: searching it for up to {event.minutes:.3g} minutes; {done}"
+        return f"{event.problem}: searching it for up to {duration(60 * event.minutes)}; {done}"
     return f"{event.problem}: turn ended: {TURN_ENDS[event.reason]}; {done}"
 
 

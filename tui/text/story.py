@@ -156,7 +156,9 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     if isinstance(event, ev.RunoffFinished):
         former = state.variants.get(before or "")
         contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
-        against = f", against {before}'s {speedup_words(former.verdict)}" if former is not None and contradicts else ""
+        against = ""
+        if former is not None and contradicts:
+            against = f" ({before}: {speedup_words(former.verdict)}; side by side decides)"
         return (
             "good",
             f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from engine.session.budget import RESERVE_SHARE
 from engine.session.store import SessionPaths
 from tui.text.program import program
 from tui.view.activity import unwritable
@@ -14,20 +15,17 @@ if TYPE_CHECKING:
     from engine.session.state.session_state import SessionState
     from tui.view.model import Model
 
-_KEPT_BACK = 0.1
-"""Share of the time budget that an engine reserves for its last measurements."""
-
 
 def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -> float | None:
     """Return the value that a new time limit must exceed, or None if a resume needs no new limit.
 
     ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_budget``
-    says whether the budget ended the last engine run.
+    says whether the budget ended the last engine run: it reserves up to ``RESERVE_SHARE`` for its last measurements.
     """
     if minutes is None:
         return None
     left_s = minutes * 60 - search_s
-    if left_s > (_KEPT_BACK * minutes * 60 if by_budget else 0.0):
+    if left_s > (RESERVE_SHARE * minutes * 60 if by_budget else 0.0):
         return None
     return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work in flight may have overrun the limit
 

@@ -57,7 +57,9 @@ def _best(state: SessionState, row: ResultRow, results: Results) -> dict[str, An
         "ms": row.best_ms,
         "speedup": row.speedup,
         "interval": None if None in between else between,
+        "uncertain": row.unsure,
         "speedup_over_compile": row.over_compile,
+        "uncertain_over_compile": row.over_compile_unsure,
         "tolerance": tolerance_name(results.tolerance),
         "file": row.file,
     }

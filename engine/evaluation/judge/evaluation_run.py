@@ -391,11 +391,13 @@ class EvaluationRun:
 
     def _timed(self, verdict: Verdict) -> Verdict:
         """Return ``verdict`` with times, precision and remarks."""
-        if self.settings.kind == "cpu" and self.others_share > BUSY:
-            self.remarks.append(f"other programs used {self.others_share:.0%} of the CPU during timing")
+        others = self.others_share if self.settings.kind == "cpu" else 0.0
+        if others > BUSY:
+            self.remarks.append(f"other programs used {others:.0%} of the CPU during timing")
         return replace(
             timed(verdict, self.settings.kind, self.pairs),
             flags=(*self.remarks, *self.libraries.flags),
+            others=others,
             precision=self.precision.name,
             fp64_error=self.precision.error if self.precision.name else None,
             eager_fp64_error=self.precision.eager_error if self.precision.name else None,

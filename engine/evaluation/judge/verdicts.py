@@ -35,13 +35,15 @@ def judge(
     """
     each: list[Pairs] = []
     flags: dict[str, None] = {}
+    others = 0.0
     for _ in range(timing_processes(context.settings.thorough)):
         verdict, pairs = _evaluate(context, library, build, on_stage, cancelled)
         if not verdict.correct:
             return verdict
         each.append(pairs)
         flags |= dict.fromkeys(verdict.flags)
-    return _marked(timed(replace(verdict, flags=tuple(flags)), context.settings.kind, *each))
+        others = max(others, verdict.others)
+    return _marked(timed(replace(verdict, flags=tuple(flags), others=others), context.settings.kind, *each))
 
 
 def _evaluate(

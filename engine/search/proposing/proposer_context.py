@@ -14,6 +14,7 @@ from engine.search.strategies import Candidate
 from engine.session.records.events import BY_HAND
 from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Verdict
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
@@ -177,6 +178,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
             ),
             speedup_low=leader.verdict.speedup_low if leader.verdict is not None else None,
             speedup_high=leader.verdict.speedup_high if leader.verdict is not None else None,
+            unsure=leader.verdict is not None and is_uncertain(leader.verdict),
             runoff_ratio=runoff[leader.id].ratio if leader.id in runoff else None,
             runoff_tied=leader.id in runoff and runoff[leader.id].tied,
             pinned=leader.id in pinned,

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.session.records.events import Selected
-from engine.session.records.speedup_text import marked_speedup
+from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
 from engine.session.state.ranking import reached_in_runoff
 
 
@@ -24,7 +24,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
     all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
     runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
-    ``exhausted``: whether no proposer has a new idea for it.
+    ``unsure``: whether the speedup is uncertain for a reason other than its interval. ``exhausted``: whether no
+    proposer has a new idea for it.
     """
 
     variant: str
@@ -35,6 +36,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     category: str
     speedup_low: float | None = None
     speedup_high: float | None = None
+    unsure: bool = False
     lineage_categories: frozenset[str] = frozenset()
     runoff_ratio: float | None = None
     runoff_tied: bool = False
@@ -44,7 +46,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     @property
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
-        return marked_speedup(self.speedup, self.speedup_low, self.speedup_high)
+        is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
+        return marked(speedup(self.speedup), self.unsure or is_wide)
 
 
 class Selection(Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from engine.session.records.speedup_text import marked_speedup
+from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
 from engine.session.records.verdict import UNJUDGED, Status
 
 NOT_FOR_THIS_SIZE = "not for this size"
@@ -19,6 +19,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     """A kernel's result at one set of other sizes. Only results of correct kernels have times and speedups.
 
     ``label`` describes the sizes ("smaller", "odd", "larger") or is "". ``shapes`` gives the input shapes as text.
+    ``unsure``: the speedup is uncertain, possibly for a reason other than its interval.
     """
 
     label: str
@@ -31,11 +32,13 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    unsure: bool = False
 
     @property
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
-        return marked_speedup(self.speedup, self.speedup_low, self.speedup_high)
+        is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
+        return marked(speedup(self.speedup), self.unsure or is_wide)
 
     @property
     def unfit(self) -> bool:

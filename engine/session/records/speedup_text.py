@@ -28,16 +28,6 @@ def relative_width(value: float | None, low: float | None, high: float | None) -
     return (high - low) / value
 
 
-def has_wide_interval(value: float | None, low: float | None, high: float | None) -> bool:
-    """Whether the interval from ``low`` to ``high`` is wider than a fifth of the speedup."""
-    return relative_width(value, low, high) > WIDE
-
-
-def marked_speedup(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a speedup with its mark: ``1.57x``, or ``~1.57x`` if uncertain."""
-    return marked(speedup(value), has_wide_interval(value, low, high))
-
-
 def is_above_sol(share: float | None) -> bool:
     """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 

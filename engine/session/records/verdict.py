@@ -140,7 +140,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
     ``slow_host`` is the reference's time on ``host`` / its time on the fastest other device, if the host is too slow
-    for a comparison; otherwise None.
+    for a comparison; otherwise None. ``others`` is the share of the CPU that other programs used while the kernel was
+    timed on a CPU; 0 on a GPU.
     """
 
     status: Status
@@ -173,6 +174,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     host: str = ""
     device_id: str = ""
     slow_host: float | None = None
+    others: float = 0.0
 
     @property
     def correct(self) -> bool:
@@ -190,6 +192,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
             kernel=None,
             reference=None,
             sol_share=None,
+            others=0.0,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import has_wide_interval, marked, relative_width, speedup
+from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
 from engine.session.records.verdict import BUSY, Baseline, KernelBenchVerdict, Verdict, precision_in_words
 
 
@@ -14,10 +14,10 @@ def speedup_words(verdict: Verdict | None) -> str:
 
 
 def is_uncertain(verdict: Verdict) -> bool:
-    """Whether the speedup's 95% interval is wide, or a slow host measured it."""
-    if verdict.slow_host is not None and verdict.speedup is not None:
-        return True
-    return has_wide_interval(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
+    """Whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured it."""
+    if verdict.speedup is None:
+        return False
+    return verdict.slow_host is not None or verdict.others > BUSY or interval_width(verdict) > WIDE
 
 
 def interval_width(verdict: Verdict) -> float:

@@ -277,7 +277,7 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
         round_.standings = event.standings
         lead(state, round_)
         if round_.finished_at is not None:  # its own last runoff, after its end
-            round_.reached = problem.best
+            round_.reached, round_.pruned = problem.best, _pruned_in(state, event.problem)
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
@@ -288,7 +288,7 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
-        round_.reached = state.problems[event.problem].best
+        round_.reached, round_.pruned = state.problems[event.problem].best, _pruned_in(state, event.problem)
     for one in event.selected:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = one.why, None
@@ -327,6 +327,11 @@ def _turn_ended(state: SessionData, event: ev.TurnEnded, time: float) -> None:
         problem.turn_seconds = state.problem_seconds(event.problem, time)
         problem.turn_end, problem.turn_ended_at = event.reason, time
     state.turn = None
+
+
+def _pruned_in(state: SessionData, problem: str) -> tuple[str, ...]:
+    """Return the pruned nodes of a problem, without the problem itself."""
+    return tuple(sorted(node for node in state.pruned if node != problem and problem in state.lineage(node)))
 
 
 def _node_pruned(state: SessionData, event: ev.NodePruned, time: float) -> None:

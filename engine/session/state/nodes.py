@@ -114,7 +114,8 @@ class RoundState(Struct):
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
     it leads the round (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned
     variant with the highest speedup over eager. Variants that lost a runoff of this or an earlier round do not qualify
-    (``engine.session.state.ranking.lead``).
+    (``engine.session.state.ranking.lead``). ``pruned`` lists the nodes that were pruned when the round reached
+    ``reached``. After a restore of one of them, ``best`` leads.
     """
 
     problem: str
@@ -125,6 +126,7 @@ class RoundState(Struct):
     variants: list[str] = field(default_factory=list)
     best: str | None = None
     reached: str | None = None
+    pruned: tuple[str, ...] = ()
     finished_at: float | None = None
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()

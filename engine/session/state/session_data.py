@@ -234,8 +234,8 @@ class SessionData(Struct):
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
-        Otherwise, or if that kernel was later pruned or failed, return the round's fastest kernel. For an open round,
-        the round's end is now.
+        Otherwise, or if that kernel was later pruned or failed, or another one restored, return the round's fastest
+        kernel. For an open round, the round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -247,8 +247,10 @@ class SessionData(Struct):
 
     def _best_at_end(self, round_: RoundState) -> VariantState | None:
         """Return the problem's best kernel at the round's end, or now if the round is open. Return None without a best
-        kernel, or if that kernel was later pruned or failed.
+        kernel, if that kernel was later pruned or failed, or if a kernel that was pruned then was restored.
         """
+        if round_.finished_at is not None and not self.pruned.issuperset(round_.pruned):
+            return None
         name = round_.reached if round_.finished_at is not None else self.problems[round_.problem].best
         best = self.variants.get(name) if name is not None else None
         return best if best is not None and best.speedup is not None and not self.is_pruned(best.id) else None

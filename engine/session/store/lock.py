@@ -26,8 +26,12 @@ from engine.system.child import is_suspended
 
 _SIZE = 4096
 _ACQUIRE_S = 0.5
-STALLED_AFTER_S = 5.0
-"""Seconds without a heartbeat after which a running engine counts as stalled."""
+SUSPENDED_AFTER_S = 5.0
+"""Seconds without a heartbeat after which a suspended engine counts as stalled."""
+STALLED_AFTER_S = 20.0
+"""Seconds without a heartbeat after which any engine counts as stalled. While torch.compile's compilers use all cores,
+a healthy engine's heartbeat can be late by more than ``SUSPENDED_AFTER_S``.
+"""
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags for opening the lock file. With these flags, opening a pipe does not block."""
 
@@ -69,7 +73,9 @@ class Liveness(Struct, frozen=True):
         if self.running and self.message:
             return self.message
         age = self.heartbeat_age_s
-        if not self.running or age is None or age <= STALLED_AFTER_S:
+        if not self.running or age is None or age <= SUSPENDED_AFTER_S:
+            return None
+        if age <= STALLED_AFTER_S and (self.pid is None or not is_suspended(self.pid)):
             return None
         who = f" (pid {self.pid})" if self.pid is not None else ""
         return f"no heartbeat for {min(age, 1e9):.0f} s{who}; {remedy(self.pid)}"

@@ -63,6 +63,11 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     by_budget: bool = False
 
     @property
+    def state_words(self) -> str:
+        """The state as the monitor shows it: ``budget used`` if a limit stopped the search."""
+        return "budget used" if self.state == "stopped" and self.by_budget else self.state
+
+    @property
     def bests(self) -> list[str]:
         """Format the best speedups: ``softmax 1.18x``."""
         return [f"{problem} {marked(speedup(value), problem in self.unsure)}" for problem, value in self.best.items()]

@@ -263,13 +263,17 @@ def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginni
         return _again(paths, None)
     if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
         verdicts += f", {left[1] / 60:.1f} of its {left[0]:g} minutes left"
+    unfinished = f"{name} is unfinished ({verdicts})"
+    if not running and state.engine is not None and state.engine.stopped is None:
+        unfinished = f"{name} is unfinished: its engine died ({verdicts})"
     if changed:
-        why = f"and {config.path.name} has changed since: {changed}"
-        return f"{name} is unfinished ({verdicts}), {why}. {_resume_words(paths)}"
-    if _asks():
-        wanted = click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
-        return _again(paths, None) if wanted else ""
-    return f"{name} is unfinished ({verdicts}). {_resume_words(paths)}"
+        unfinished += f", and {config.path.name} has changed since: {changed}"
+    if not _asks():
+        return f"{unfinished}. {_resume_words(paths)}"
+    # The monitor would hide a line, so ask. A changed configuration asks for a new session.
+    how = "Resume it with its own settings? (n starts a new session)" if changed else "Resume it?"
+    wanted = click.confirm(f"{unfinished}. {how}", default=not changed, err=True)
+    return _again(paths, None) if wanted else ""
 
 
 def _has_changed(config: Config, paths: SessionPaths, changed: str) -> str:

@@ -8,6 +8,7 @@ from textual.strip import Strip
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
+from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
@@ -16,10 +17,16 @@ from tui.text.certainty import interval_words, over_compile_words
 from tui.view.model import Model
 
 NAME_MIN = 8
-FIGURES = (("speedup", 8), ("ms", 8), ("eager ms", 9), ("vs compile", 11), ("% SOL", 6))
+SOL = "% SOL"
+LEGEND = f"{SOL}: lower bound on time / ms; {SIDE_BY_SIDE}+5%: by a runoff"
+"""Last line, if there is room for it. It explains marks of the tree too."""
+FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), (SOL, 6))
 INTERVAL = ("95%", 15)
 """Column after the speedup, shown if the pane has room for the interval and a few rounds."""
 ROUNDS_MIN = 4
+CHART = 6
+"""Width of the chart by round, with the cells beside it. A long name takes its place."""
+SHORTEST_CHART = 3
 RUNNING = "> "
 """Mark of the problem that has its turn."""
 ROOM = 13
@@ -51,11 +58,13 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
     figures = FIGURES if width >= 56 else FIGURES[:3]
     phases = state.phases()
     longest = max(len(name) for name in (*state.problems, *state.refused)) + len(RUNNING) * state.takes_turns
-    name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
+    left = width - sum(size for _, size in figures)  # each figure is narrower than its column, so it stands apart
+    name_width = max(NAME_MIN, longest if left - CHART < longest <= left else min(longest + 1, left - CHART))
     between = width - name_width - sum(size for _, size in figures) - INTERVAL[1] > ROUNDS_MIN
     if between:
         figures = (figures[0], INTERVAL, *figures[1:])
     spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
+    spark_width *= spark_width >= SHORTEST_CHART
     wanted = 1 + len(state.refused) + sum(1 + (cell_len(name) > name_width) for name in state.problems)
     own_line = wanted <= room
     head = "".join(name.rjust(size) for name, size in figures)
@@ -95,9 +104,11 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
                 if problem.degenerate
                 else (" waiting"[:spark_width], palette.dim)
                 if phase == "waiting"
-                else (f" {spark}", palette.chart),
+                else (f" {spark}" if spark else "", palette.chart),
             )
         )
+    if wanted < room and figures[-1][0] == SOL:
+        lines.append(line((fmt.fit(LEGEND, width), palette.dim)))
     return [*lines, *_refused(state, palette, width)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,6 +12,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui.text.sanitize import clean_line
+
+AGAIN_S = 1.0
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -30,17 +33,30 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen #answers { margin-top: 1; color: $text-accent; }
     """
 
-    def __init__(self, question: tuple[str, ...], *, yes: str = "yes", no: str = "no") -> None:
+    def __init__(self, question: Callable[[], tuple[str, ...]], *, yes: str = "yes", no: str = "no") -> None:
+        """``question`` returns the lines. The dialog asks again every second, because the search goes on."""
         super().__init__()
-        self._question = tuple(clean_line(one, 300) for one in question)
+        self._question = question
         self._answers = f"y: {yes}    n, enter: {no}"
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Static(self._question[0], markup=False, id="question")
-            for text in self._question[1:]:
-                yield Static(text, markup=False)
+            yield Static(markup=False, id="question")
+            yield Static(markup=False, id="consequences")
             yield Static(self._answers, markup=False, id="answers")
+
+    def on_mount(self) -> None:
+        self._show()
+        self.set_interval(AGAIN_S, self._show)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines of the question, without characters that a terminal acts on."""
+        return tuple(clean_line(one, 300) for one in self._question())
+
+    def _show(self) -> None:
+        first, *rest = self.lines()
+        self.query_one("#question", Static).update(first)
+        self.query_one("#consequences", Static).update("\n".join(rest))
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)

@@ -16,6 +16,7 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState, VariantState
 from engine.session.store import SessionError
+from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
 from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 SCORES = (
     *(ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.RunoffFinished, ev.ProblemAdded),
-    ev.SizesChecked,
+    *(ev.SizesChecked, ev.TurnStarted, ev.TurnEnded),
 )
 ROOM = 3
 """Minimum height of a pane that can have the focus."""
@@ -518,10 +519,10 @@ class MonitorScreen(Screen[None]):
             title += f" /{view.filter} ({matches})"
         if self.tree_view.marked:
             title += f" {len(self.tree_view.marked)} marked"
-        caption = short_caption(self.model.limits.tolerance)
+        captions = (short_caption(self.model.limits.tolerance), f"{SIDE_BY_SIDE}: runoff")
         artist = RowLines(self.model, self.tree_view.palette, ascii_only=self.tree_view.ascii_only)
         shown = self.tree_view.scrollable_content_region.width or width
-        self.tree_pane.set_title(*artist.header(title, caption, shown))
+        self.tree_pane.set_title(*artist.header(title, captions, shown))
 
     def _show_best(self) -> None:
         if not self.best.display or not self.best.size.height:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REFRESH_S = 5.0
 KEYS = "enter open    space mark    c compare    q quit"
 NAME_WIDTH = 28
-INDENT = 13
+INDENT = 14
 BESTS_LEAST = 60
 """Minimum width for showing the speedups on the same line."""
 STYLES = {"running": "bold green", "finished": "green", "stopped": "yellow", "died": "bold red", "unreadable": "red"}
@@ -185,7 +185,10 @@ def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)) if one.created else " " * 16
     name, verdicts = fmt.pad(one_line(one.name, 60), NAME_WIDTH), f" {when} {one.verdicts:>6} verdicts"
     head = Text.assemble(
-        ("+ " if marked else "  ", "bold"), (f"{one.state:<11}", STYLES.get(one.state, "")), (name, "bold"), verdicts
+        ("+ " if marked else "  ", "bold"),
+        (f"{one.state_words:<12}", STYLES.get(one.state, "")),
+        (name, "bold"),
+        verdicts,
     )
     found = one_line(bests or one.note, 300)
     if width - head.cell_len >= BESTS_LEAST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
 from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_SUFFIX, Language, language_of_file, suffix_of
-from engine.session.state.session_state import ProblemState
+from engine.session.state.session_state import IdeaState, ProblemState
 from engine.system.text_file import UnreadableFile, read_text
 from tui.monitor.terminal.path_completion import Completion, complete
 from tui.text.sanitize import one_line
@@ -61,15 +62,22 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
     SeedKernelScreen #problem { color: $text-error; }
     """
 
-    def __init__(self, problem: ProblemState) -> None:
+    def __init__(self, problem: ProblemState, idea: IdeaState | None = None, waiting: Sequence[IdeaState] = ()) -> None:
+        """``idea`` is the idea that the kernel implements, or None. ``waiting`` are ideas without a kernel."""
         super().__init__()
-        self._problem = problem
+        self._problem, self._idea, self._waiting = problem, idea, waiting
         self._suggested = Completion("")
 
     def compose(self) -> ComposeResult:
         with Vertical():
             languages = " or ".join(LANGUAGE_NAMES[language] for language in self._problem.languages)
             yield Static(f"Seed a {languages} kernel for {one_line(self._problem.id, 60)}", markup=False)
+            if self._idea is not None:
+                yield Static(f"For idea {self._idea.id}: {one_line(self._idea.text, 300)}", markup=False)
+            elif self._waiting:
+                names = ", ".join(one.id for one in self._waiting[:5])
+                hint = f"Ideas without a kernel: {names}. To write for one, cancel, select it, and press a again."
+                yield Static(hint, markup=False)
             suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
             yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")
             yield Static("", markup=False, id="candidates")

@@ -6,8 +6,11 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import structs
+
 from engine.problem.spec import MODULES, Language, suffix_of
 from engine.proposers.protocol import LANGUAGE
+from engine.session.records.events import BY_HAND
 from engine.session.records.requests import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
 from engine.session.state.session_state import IdeaState, ProblemState, SessionState, VariantState
 from engine.session.state.spend import MANUAL
@@ -67,7 +70,7 @@ class Steering:
         self._ask(lambda: plans.plan_pause(self._state))
 
     def stop(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=False))
+        self._ask(lambda: plans.plan_stop(self._state, after_round=False), asks_again=True)
 
     def stop_after_round(self) -> None:
         self._ask(lambda: plans.plan_stop(self._state, after_round=True))
@@ -149,17 +152,24 @@ class Steering:
         problem = self._problem_to_seed()
         if problem is None:
             return
+        row, waiting = self._here.selected, waiting_ideas(self._state, problem)
+        idea = next((one for one in waiting if row is not None and one.id == row.id), None)
+        if idea is not None and not self._may_add_to(idea.id):
+            return
 
         def chosen(request: KernelRequest | None) -> None:
             if request is None:
+                return
+            if request.source is None and idea is not None:
+                self.write_for(idea)
                 return
             source = request.source
             if source is None:
                 source = self._edited(problem, first_lines(problem), f"seed{suffix_of(problem.language)}")
             if source is not None:
-                self._submit(problem, request.language or problem.language, source, request.text, None)
+                self._submit(problem, request.language or problem.language, source, request.text, None, idea)
 
-        self._host.open_dialog(SeedKernelScreen(problem), chosen)
+        self._host.open_dialog(SeedKernelScreen(problem, idea, waiting), chosen)
 
     def edit(self) -> None:
         """Edit a copy of the selected kernel. The saved text becomes the kernel's child."""
@@ -242,10 +252,13 @@ class Steering:
             self._host.say("Nothing is selected.", severity="warning")
             return
         self._here.show_cursor()
-        self._ask(lambda: plan(self._state, row.id))
+        self._ask(lambda: plan(self._state, row.id), asks_again=True)
 
-    def _ask(self, make: Callable[[], Plan]) -> None:
-        """Make a plan, ask for confirmation if necessary, and send the plan's request."""
+    def _ask(self, make: Callable[[], Plan], *, asks_again: bool = False) -> None:
+        """Make a plan, ask for confirmation if necessary, and send the plan's request.
+
+        ``asks_again``: the dialog makes the plan every second, so that its counts stay true while the search goes on.
+        """
         if not self._may_steer():
             return
         try:
@@ -253,9 +266,21 @@ class Steering:
         except Refused as refusal:
             self._host.say(str(refusal), severity="warning")
             return
-        self._confirm(plan)
 
-    def _confirm(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        def question() -> tuple[str, ...]:
+            try:
+                return make().question or plan.question
+            except Refused:  # The answer to the request will say why.
+                return plan.question
+
+        self._confirm(plan, question=question if asks_again else None)
+
+    def _confirm(
+        self,
+        plan: Plan,
+        then: Callable[[], None] | None = None,
+        question: Callable[[], tuple[str, ...]] | None = None,
+    ) -> None:
         """Ask for confirmation if necessary, and send the plan's request. ``then`` runs once the request is sent."""
         if not plan.question:
             self._host.steer(plan, then)
@@ -263,7 +288,8 @@ class Steering:
         from tui.monitor.screens.confirm import ConfirmScreen
 
         self._host.open_dialog(
-            ConfirmScreen(plan.question), lambda agreed: self._host.steer(plan, then) if agreed else None
+            ConfirmScreen(question or (lambda: plan.question)),
+            lambda agreed: self._host.steer(plan, then) if agreed else None,
         )
 
     def _problem_to_seed(self) -> ProblemState | None:
@@ -287,9 +313,28 @@ class Steering:
             self._host.say("Nothing changed, so nothing was submitted.")
         return edited
 
-    def _submit(self, problem: ProblemState, language: Language, source: str, text: str, parent: str | None) -> None:
+    def _submit(
+        self,
+        problem: ProblemState,
+        language: Language,
+        source: str,
+        text: str,
+        parent: str | None,
+        idea: IdeaState | None = None,
+    ) -> None:
+        node = parent or problem.id
         command = SeedKernel(problem=problem.id, language=language, source=source, text=text, parent=parent)
-        self._ask(lambda: Plan(command, "submitting", parent or problem.id))
+        if idea is not None:
+            node = idea.id
+            command = structs.replace(command, text=idea.text, parent=idea.parent, idea=idea.id)
+        self._ask(lambda: Plan(command, "submitting", node))
+
+
+def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]:
+    """Return the problem's ideas that wait for a kernel from a person, newest first."""
+    ideas = [state.ideas[name] for round_ in problem.rounds for name in round_.ideas]
+    waiting = (one for one in reversed(ideas) if one.waiting is not None and one.proposer == BY_HAND)
+    return [one for one in waiting if not one.variants and not state.is_pruned(one.id)]
 
 
 def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None) -> str:

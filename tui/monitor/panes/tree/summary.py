@@ -14,7 +14,8 @@ def unshared(text: str, others: Iterable[str]) -> str:
     """Return ``text`` from the first clause or, failing that, word that differs from ``others``. ``…`` replaces the
     beginning.
 
-    A word before a figure is kept, since it names the figure: ``accumulators 2``, not ``2``.
+    The word before a figure is kept, since it names the figure: ``accumulators 2``, not ``2``, and ``lanes 0 -> 8``,
+    not ``-> 8``.
     """
     shared = max((_alike(text, other) for other in others if other != text), default=0)
     if shared < LEAST_CLAUSE:
@@ -23,8 +24,8 @@ def unshared(text: str, others: Iterable[str]) -> str:
     if clauses and clauses[-1] >= LEAST_CLAUSE:
         return f"… {text[clauses[-1] :]}"
     place = text.rfind(" ", 0, shared) + 1
-    if text[place : place + 1].isdigit() or text[place:].startswith("->"):
-        place = text.rfind(" ", 0, max(0, place - 1)) + 1
+    while place > 0 and (text[place].isdigit() or text.startswith("->", place)):
+        place = text.rfind(" ", 0, place - 1) + 1
     return f"… {text[place:]}" if place >= LEAST_WORDS else text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -46,14 +48,20 @@ class RowLines:
         self.palette = palette
         self.ascii_only = ascii_only
 
-    def header(self, title: str, caption: str, width: int) -> list[Part]:
-        """Return the tree's title, the caption if there is room, and the column names, for rows of ``width`` cells."""
+    def header(self, title: str, captions: Sequence[str], width: int) -> list[Part]:
+        """Return the tree's title, as many captions as there is room for, and the column names, for rows of ``width``
+        cells.
+        """
         columns = "".join(name.rjust(size) for name, size in columns_for(width))
         room = max(0, width - NUMBER_WIDTH - len(columns))
-        left = room - cell_len(title)
-        if left < len(caption) + 2:
+        left, shown = room - cell_len(title), ""
+        for caption in captions:
+            if len(shown) + 2 + len(caption) > left:
+                break
+            shown += f"  {caption}"
+        if not shown:
             return [(fmt.pad(title, room), self.palette.title), (columns[-width:], self.palette.dim)]
-        return [(title, self.palette.title), (fmt.pad(f"  {caption}", left) + columns, self.palette.dim)]
+        return [(title, self.palette.title), (fmt.pad(shown, left) + columns, self.palette.dim)]
 
     def draw(self, row: Row, width: int, *, marked: bool = False) -> Strip:
         if row.kind == "variant" and (variant := self.model.state.variants.get(row.id)) is not None:
