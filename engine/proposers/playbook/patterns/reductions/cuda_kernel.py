@@ -42,7 +42,28 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
     """Return the kernel source."""
     shape, values = program.geometry, program.values
     cuda = Cuda(fast=choices["math"] == "fast", packs=True)
-    namer = Namer(["t", "s", "p", "u", "j", "q", "row", "at", "found", "part", "parts", "slot", "width", "columns"])
+    namer = Namer(
+        [
+            "t",
+            "s",
+            "p",
+            "u",
+            "j",
+            "q",
+            "row",
+            "at",
+            "found",
+            "part",
+            "parts",
+            "slot",
+            "width",
+            "columns",
+            "sum",
+            "estimate",
+            "moved",
+            "left",
+        ]
+    )
     fields = [namer.name(FIELD[one.op]) for one in program.reductions]
     row_leaves = _row_leaves(program, fields)
     passes = []

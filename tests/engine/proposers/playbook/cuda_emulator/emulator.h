@@ -37,6 +37,10 @@ template <class T> inline T max(T a, T b) { return a < b ? b : a; }
 inline float __expf(float a) { return expf(a); }
 inline float __logf(float a) { return logf(a); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b;  // the compiler must not fuse the product into a sum
+    return product;
+}
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcs(const T* p) { return *p; }
