@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.proposers.playbook.base import Choices, Unsupported
 from engine.proposers.playbook.ir.reductions import Geometry
@@ -52,6 +53,7 @@ INITS = {
     "long_rows": "self.n = nn.BatchNorm1d(12)",
     "running_statistics": "self.n = nn.BatchNorm2d(5, momentum=0.25)",
 }
+SMALL_GPU = replace(H200, cores=1)
 FAR_MEANS = {"far_mean", "long_rows"}
 """Cases with deviations so small beside the mean that the mean's rounding error is visible."""
 CUDA: Choices = {"threads": 64, "across": 8, "unroll": 2}
@@ -111,12 +113,14 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
     for case in CASES:
         one = problem(tmp_path, case)
         template, program = known(one.spec, "cu")
-        *kept, first, plain = (start.recipe for start in template.starts(program, one.spec, H200))
+        *_, first, plain = (start.recipe for start in template.starts(program, one.spec, H200))
         is_sampled = as_reductions(program).moments is not None
         recipes = [first.with_({**CUDA, "parts": 3}) if len(kernels) % 2 or is_sampled else plain.with_(CUDA)]
         if is_sampled:
             recipes.append(first.with_({**CUDA, "parts": 1, "unroll": 1, "held": 16}))
-        for recipe in recipes + [recipe.with_(CUDA) for recipe in kept]:
+        if not as_reductions(program).geometry.adjacent:
+            recipes.append(first.with_({**CUDA, "held": 16, "sample": 1}))
+        for recipe in recipes:
             problems.append(one)
             kernels.append((one.spec, template.emit(program, recipe, one.spec)))
     assert any("whole<<<" in source for _, source in kernels)
@@ -134,6 +138,12 @@ def test_nvcc_takes_the_kernels(tmp_path: Path) -> None:
         template, program = known(one.spec, "cu")
         recipe = template.starts(program, one.spec, H200)[0].recipe.with_({"parts": 2})
         kernels.append((case, one.spec, template.emit(program, recipe, one.spec)))
+    for case in ("middle_softmax", "sampled_mean"):
+        one = problem(tmp_path, case)
+        template, program = known(one.spec, "cu")
+        recipe = template.starts(program, one.spec, SMALL_GPU)[0].recipe
+        kernels.append((case, one.spec, template.emit(program, recipe, one.spec)))
+    assert "whole<<<" in kernels[-2][2] and "sample_end" in kernels[-1][2]
     code = cuda_harness.machine_code(tmp_path, kernels, H200.arch).read_bytes()
     assert all(f"kernel_{number}".encode() in code for number in range(len(kernels)))
 
@@ -181,11 +191,14 @@ def test_a_broadcast_dimension_holds_the_kernel_to_its_size(tmp_path: Path) -> N
         build(tmp_path, there.spec, text)
 
 
-@pytest.mark.parametrize("language", ["cpp", "cu"])
-def test_every_transformation_changes_the_source(tmp_path: Path, language: str) -> None:
-    one = problem(tmp_path, "batch_statistics")
+@pytest.mark.parametrize(
+    ("language", "case"),
+    [("cpp", "batch_statistics"), ("cu", "batch_statistics"), ("cu", "sampled_mean"), ("cu", "middle_softmax")],
+)
+def test_every_transformation_changes_the_source(tmp_path: Path, language: str, case: str) -> None:
+    one = problem(tmp_path, case)
     template, program = known(one.spec, "cpp" if language == "cpp" else "cu")
-    device = CPU if language == "cpp" else H200
+    device = CPU if language == "cpp" else SMALL_GPU
     recipe = template.starts(program, one.spec, device)[-1].recipe
     for _ in range(4):
         found = [each for each in template.transformations(program, recipe, device) if each.changes]

@@ -27,7 +27,7 @@ PLAIN: Choices = {
 """The choices for a plain kernel that is easy to check by reading. ``across``: number of adjacent threads that read
 adjacent packs, if the elements of a row are not adjacent. ``parts``: number of blocks that share a row. ``held``:
 maximum number of packs that a thread keeps in registers between loops; with 0, each loop reads the packs again.
-``sample``: before a variance, a loop estimates the mean from one element in this many.
+``sample``: in a normalization, a loop estimates the mean from one element in this many.
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
@@ -41,9 +41,11 @@ _SAMPLE = 16
 squared error of the estimate is at most 15 times the variance, so the estimate costs at most four of fp32's 24 bits.
 """
 _SAMPLE_TEXT = (
-    f"For a variance, estimate the mean from one element in {_SAMPLE}. The deviations from the estimate give the exact "
-    "mean and variance in one loop over the row."
+    f"For a normalization, estimate the mean from one element in {_SAMPLE}. The deviations from the estimate give the "
+    "exact mean and variance in one loop over the row."
 )
+_BLOCKS = ((256, 32), (256, 16), (256, 8), (512, 16), (512, 8))
+"""The threads of a block that holds its rows, and how many of the threads are adjacent, in the order of preference."""
 _MOST_HELD = 16
 """Maximum packs of four floats that a thread keeps in registers, so that two blocks of 256 threads fit on a
 multiprocessor.
@@ -75,7 +77,7 @@ class CudaReductions(Template):
                 "plain", "Fold each row with the threads of one block, and merge the threads' states in a tree.", plain
             ),
         ]
-        held = _held(found, wide.choices)
+        held = _held(found, wide.choices, device)
         if held is not None:
             whole = wide.with_({**held, "sample": 1}, ("threads", "across"))
             starts.insert(0, Start("registers", _KEPT_TEXT, whole))
@@ -88,16 +90,16 @@ class CudaReductions(Template):
             found.append(_VECTOR_LOADS)
         if now["unroll"] == 1:
             found.append(_LOADS_IN_FLIGHT)
-        parts = _parts(rows, now, device)
-        if now["parts"] == 1 and parts > 1:
-            found.append(_split_rows(parts))
-        if rows.moments is not None and now.get("sample", 1) == 1:
-            found.append(_SAMPLED_MEAN)
-        held = _held(rows, now) if not now.get("held", 0) else None
-        if held is not None:
-            found.append(replace(_KEPT_PACKS, changes=held))
-        if not rows.geometry.adjacent and now["across"] == 32:
-            found.append(_WIDER_BLOCKS)
+        if not now.get("held", 0):  # a block that holds its rows reads them once in any case
+            parts = _parts(rows, now, device)
+            if now["parts"] == 1 and parts > 1:
+                found.append(_split_rows(parts))
+            if rows.moments is not None and now.get("sample", 1) == 1:
+                found.append(_SAMPLED_MEAN)
+            if (held := _held(rows, now, device)) is not None:
+                found.append(replace(_KEPT_PACKS, changes=held))
+            if not rows.geometry.adjacent and now["across"] == 32:
+                found.append(_WIDER_BLOCKS)
         if now["store"] != "stream" and rows.element_stores:
             found.append(_STREAMING_STORES)
         if now["math"] != "fast" and any(value.op in FAST_OPS for value in rows.values):
@@ -115,6 +117,10 @@ class CudaReductions(Template):
         }
         if not rows.geometry.adjacent:
             found["across"] = (8, 16, 32, 64, 128)
+        if recipe.choices.get("held", 0):  # more threads per column also hold a row
+            del found["unroll"], found["parts"]
+            found["threads"] = tuple(one for one in (256, 512) if one >= int(recipe.choices["threads"]))
+            found["across"] = tuple(one for one in (8, 16, 32) if one <= int(recipe.choices["across"]))
         if rows.element_stores:
             found["store"] = ("plain", "stream")
         return found
@@ -141,15 +147,21 @@ def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> i
     return max(parts for parts in _PARTS if parts <= max(1, min(wanted, longest)))
 
 
-def _held(program: ReductionProgram, choices: Choices) -> dict[str, Choice] | None:
-    """Return the choices with which a block keeps all elements of its rows in registers, or None if they do not fit."""
+def _held(program: ReductionProgram, choices: Choices, device: DeviceFact) -> dict[str, Choice] | None:
+    """Return the choices with which a block keeps all elements of its rows in registers, or None if they do not fit, or
+    if there are too few blocks for the device.
+    """
     shape = program.geometry
     loops = len(program.passes) + bool(program.element_stores)
     if shape.adjacent or loops < 2 or choices["parts"] != 1:
         return None
-    for threads, across in ((256, 32), (256, 16), (256, 8), (512, 16), (512, 8)):
-        if -(-shape.folded // (threads // across)) <= _MOST_HELD:
-            return {"held": _MOST_HELD, "threads": threads, "across": across}
+    first = program.elements(tuple(program.reductions[k].source for k in program.passes[0]))
+    loads = {(program.values[k].tensor, program.values[k].access) for k in first if program.values[k].op == "load"}
+    most = _MOST_HELD // max(1, len(loads))
+    for threads, across in _BLOCKS:
+        blocks = shape.outer * -(-shape.inner // (across * int(choices["width"])))
+        if -(-shape.folded // (threads // across)) <= most and blocks >= device.cores:
+            return {"held": most, "threads": threads, "across": across}
     return None
 
 
