@@ -39,7 +39,7 @@ class Peaks:
 
     @property
     def gflops(self) -> float:
-        """The peak rate of matrix products in GFLOP/s."""
+        """The peak rate of matrix products, and on a CPU of convolutions, in GFLOP/s."""
         if self._gflops is None:
             self._gflops = peak_gflops(self._device)
         return self._gflops

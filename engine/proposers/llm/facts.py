@@ -98,7 +98,7 @@ def device_lines(task: Task) -> list[str]:
         of_this_size = " (for a copy of this problem's size)" if bandwidth != device.bandwidth_gbs else ""
         lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")
     if device.peak_gflops:
-        how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product"
+        how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product or convolution"
         lines.append(f"measured rate of a large {how}: {device.peak_gflops:,.0f} GFLOP/s")
     limits = ARCHITECTURES.get(device.arch.rstrip("af")) if device.kind == "cuda" else None
     if limits is not None:
@@ -253,7 +253,7 @@ def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
     best = next(iter(leaders(board, parent)), None)
     if best is None or parent is None:
         return best
-    times = relative_times((*board.kernels, parent))
+    times = relative_times({one.variant: one for one in (*board.kernels, parent)}.values())
     return best if times[best.variant] * _AHEAD <= times.get(parent.variant, math.inf) else None
 
 

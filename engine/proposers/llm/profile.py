@@ -86,9 +86,10 @@ def bottleneck(task: Task, ms: float) -> str:
             f"latency or extra work. It reaches only {figures}, so threads wait, memory is read more than once, or "
             "instructions other than the necessary ones dominate."
         )
+    room = max(1.0, 1 / reach)
     if nearest == "memory":
-        return f"memory. It reaches {figures}; without less traffic, at most {1 / reach:.2f}x faster."
-    return f"arithmetic. It reaches {figures}; without fewer or cheaper operations, at most {1 / reach:.2f}x faster."
+        return f"memory. It reaches {figures}; without less traffic, at most {room:.2f}x faster."
+    return f"arithmetic. It reaches {figures}; without fewer or cheaper operations, at most {room:.2f}x faster."
 
 
 def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:
