@@ -300,6 +300,12 @@ def test_an_uncertain_speedup_is_best_only_if_its_whole_interval_is_ahead() -> N
         assert after(small_search(), given).problems["softmax"].best == best
 
 
+def test_other_programs_that_run_do_not_decide_which_kernel_is_best() -> None:
+    for others in (0.0, 0.4):
+        given = ev.VerdictGiven(variant="v4", verdict=replace(uncertain(3.1, 2.95, 3.2), others=others))
+        assert after(small_search(), given).problems["softmax"].best == "v4"
+
+
 def test_the_order_of_verdicts_does_not_decide_which_kernel_is_best() -> None:
     """Each of these would beat the next if two uncertain speedups were compared in another way than with a certain."""
     given = [

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import is_uncertain
+from engine.session.records.verdict_text import counts_by_low_end
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
 from engine.session.state.session_data import SessionData, round_of
 
@@ -148,7 +148,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
     """Return the fastest kernel of the problem's latest runoff.
 
-    If its speedup is uncertain, a tied kernel with a certain speedup wins instead.
+    If only the low end of its speedup's interval counts, a tied kernel whose speedup counts wins instead.
     """
     valid = [
         (standing, variant)
@@ -158,9 +158,9 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     if not valid:
         return None
     fastest = valid[0][1]
-    if fastest.verdict is not None and is_uncertain(fastest.verdict):
+    if fastest.verdict is not None and counts_by_low_end(fastest.verdict):
         for standing, variant in valid[1:]:
-            if standing.tied and variant.verdict is not None and not is_uncertain(variant.verdict):
+            if standing.tied and variant.verdict is not None and not counts_by_low_end(variant.verdict):
                 return variant
     return fastest
 
@@ -180,11 +180,11 @@ def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool
 
 
 def _at_least(variant: VariantState) -> float:
-    """Return the speedup; if it is uncertain, the lower end of its interval.
+    """Return the speedup that counts in the ranking: the verdict's speedup or the low end of its interval.
 
     One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
     """
     verdict = variant.verdict
-    if verdict is not None and is_uncertain(verdict):
-        return verdict.speedup_low or 0.0
+    if verdict is not None and counts_by_low_end(verdict):
+        return verdict.speedup_low or verdict.speedup or 0.0
     return variant.speedup or 0.0
