@@ -139,6 +139,8 @@ def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> N
     ended.apply(Recorded(ended.seq + 1, 3000.0, ev.NodeRestored(node="v3")))
     assert ended.best_of_round("softmax", 1) == 3.0, "the round ended while its fastest kernel was pruned"
     assert (best := ended.best_after_round("softmax", 1)) is not None and best.id == "v3"
+    leader = ended.leader_of_round("softmax", 0)
+    assert leader is not None and leader.id == "v1", "a kernel of a later round does not change an earlier round"
     whole = after(events, ev.NodePruned(node="softmax"))
     assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
 
@@ -347,6 +349,29 @@ def runoff_of(*names: str) -> ev.RunoffFinished:
     return ev.RunoffFinished(
         problem="softmax", round=0, standings=tuple(Standing(v, 1.3, 1.0, 1.0, 1.0, tied=False) for v in names)
     )
+
+
+def test_a_slow_kernel_that_is_restored_leaves_the_best_kernels_of_ended_rounds() -> None:
+    """The runoff decided for v3. By their verdicts alone, v1 would lead."""
+    state = after(
+        recorded(
+            problem_added("softmax"),
+            ev.RoundStarted(problem="softmax", round=0, parents=()),
+            *(proposed(idea, 0, None) for idea in ("i1", "i2")),
+            *(written(name, "i1", 0, None) for name in ("v1", "v3")),
+            written("v2", "i2", 0, None),
+        ),
+        judged("v1", 3.0, 0.40),
+        judged("v2", 1.5, 0.50),
+        judged("v3", 2.9, 0.39),
+        ev.NodePruned(node="i2"),
+        ev.RoundFinished(problem="softmax", round=0, selected=(), dropped=()),
+        runoff_of("v3", "v1"),
+    )
+    before = state.best_after_round("softmax", 0)
+    assert before is not None and before.id == "v3"
+    state.apply(Recorded(state.seq + 1, 3000.0, ev.NodeRestored(node="i2")))
+    assert state.best_after_round("softmax", 0) is before and state.leader_of_round("softmax", 0) is before
 
 
 def test_whose_place_a_verdict_took_runs_in_the_runoff_that_decides() -> None:
