@@ -268,9 +268,9 @@ class SessionData(Struct):
             if -speedup <= best.sure_speedup:  # All further kernels are slower.
                 return False
             rival = self.variants[name]
-            if rival.round <= round_.number and not self.is_pruned(name) and rival.beats(best, timed=timed):
-                if not restored.isdisjoint(self.lineage(name)):
-                    return True
+            counts = rival.round <= round_.number and rival.beats(best, timed=timed) and not self.is_pruned(name)
+            if counts and not restored.isdisjoint(self.lineage(name)):
+                return True
         return False
 
     def best_after_round(self, problem: str, number: int) -> VariantState | None:
