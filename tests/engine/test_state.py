@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
+from engine.daemon.service import _ended
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.search.strategies.runoff_choice import runoff_leaders
@@ -506,3 +507,11 @@ def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
     assert fold(recorded(*life)).devices["cpu"] == measured
     assert fold(recorded(*life, replace(start, devices=(other,)))).devices["cpu"] == other
     assert fold(recorded(*life, replace(start, devices=()))).devices["cpu"] == measured, "it ended before it looked"
+
+
+def test_a_spending_limit_and_the_time_budget_are_told_apart() -> None:
+    started = ev.EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox="")
+    for limit, by_time in (("", True), ("the session's limit of 3 calls is reached: 3 calls sent", False)):
+        ending = _ended("budget", limit, fold(small_search()))
+        state = after(small_search(), started, ev.EngineStopped(reason=ending.reason, message=ending.message))
+        assert state.engine is not None and state.engine.stopped_by_time is by_time

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
     BY_HAND,
+    LARGER_LIMIT,
     AnswerMissing,
     Profiled,
     Selected,
@@ -238,3 +239,8 @@ class EngineState(Struct):
     sandbox: str
     stopped: StopReason | None = None
     message: str = ""
+
+    @property
+    def stopped_by_time(self) -> bool:
+        """Whether the time budget, not a spending limit, ended the engine."""
+        return self.stopped == "budget" and not self.message.endswith(LARGER_LIMIT)
