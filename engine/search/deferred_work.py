@@ -40,9 +40,9 @@ LEAST_S = 1.0
 
 
 class TurnLimit(NamedTuple):
-    """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile``
-    uses the spare seconds, because a problem without this baseline lacks a column in the report. ``searched``: whether
-    the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
+    """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only a missing
+    ``torch.compile`` baseline uses the spare seconds, because without it, the problem lacks a column in the report.
+    ``searched``: whether the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
     """
 
     seconds: float
@@ -51,12 +51,15 @@ class TurnLimit(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job."""
+    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job. ``compiles``:
+    whether it measures ``torch.compile``. ``uses_spare``: whether it may use the turn's spare seconds.
+    """
 
     task: asyncio.Task[None]
     what: str
     began_s: float
     compiles: bool
+    uses_spare: bool
 
 
 class Owed:
@@ -89,7 +92,7 @@ class Owed:
         """
         if (job := self._job) is None:
             return
-        left_s = self._compile_left_s(job.began_s) if job.compiles else self._left_s()
+        left_s = self._compile_left_s(job.began_s) if job.uses_spare else self._left_s()
         if left_s <= 0 and job.task.cancel():
             self._job = None
             text = f"stopped {job.what}, because the problem's time is used up"
@@ -157,7 +160,9 @@ class Owed:
         """Start a missing ``torch.compile`` baseline of a problem with verdicts, if the turn has time for it."""
         judged = [name for name in self._baselines() if self._has_verdict(name)]
         if judged and self._compile_left_s() >= self._expected_compile_s:
-            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True)
+            self._start(
+                self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True, uses_spare=True
+            )
 
     def start_any(self) -> None:
         """Start a piece of deferred work for which the turn has time. Work that decides which kernel is best comes
@@ -170,13 +175,16 @@ class Owed:
         elif worthwhile and (disturbed := self._disturbed()):
             self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
         elif names := self._affordable_baselines():
-            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", compiles=True)
+            what = f"timing torch.compile on {names[0]}"
+            self._start(self._compile(names[0]), what, compiles=True, uses_spare=True)
         elif again := self._disturbed_baselines():
             self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again", compiles=True)
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
-    def _start(self, job: Coroutine[Any, Any, None], what: str, *, compiles: bool = False) -> None:
+    def _start(
+        self, job: Coroutine[Any, Any, None], what: str, *, compiles: bool = False, uses_spare: bool = False
+    ) -> None:
         """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
 
         async def alone() -> None:
@@ -190,7 +198,7 @@ class Owed:
             self._job, self.busy = None, False
 
         task = self._spawn(alone())
-        self._job, self.busy = _Job(task, what, self._turn_s, compiles), True
+        self._job, self.busy = _Job(task, what, self._turn_s, compiles, uses_spare), True
         task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
