@@ -316,8 +316,6 @@ class Search:
         self._draining: asyncio.Task[None] | None = None
         self._ended_minutes: float | None = None
         """The time budget that is used up, in minutes."""
-        self._drained_at = time.monotonic()
-        """End of the last work within the budget, in monotonic seconds."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
@@ -625,7 +623,7 @@ class Search:
                 problem.wake()
         elif self.context.ending == "budget" and not self._is_draining and left > (0 if self._is_raised else LAST_S):
             # A person raised the budget, or deferred work took less time.
-            self.context.ending = None
+            self.context.ending, self._owed.drained_at = None, None
             for name in self._problems:
                 self._enqueue_waiting(name)
                 self._restless.add(name)
@@ -648,14 +646,13 @@ class Search:
         ``Budget.overrun_s``. The same limit applies from the end of the last work in flight.
         """
         if not self._drained:
-            self._drained, self._drained_at = True, time.monotonic()
+            self._drained, self._owed.drained_at = True, time.monotonic()
             self._draining = self._spawn(self._drain())
             return None
         if self._is_draining or not self._queue.idle or self._rounds:
-            self._drained_at = time.monotonic()
+            self._owed.drained_at = time.monotonic()
             return None
-        late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
-        if late_s < self.context.budget.overrun_s:
+        if self._owed.overrun_left_s > 0:
             self._do_owed(only_if_idle=False)
         else:
             self._owed.cut_off_compile()

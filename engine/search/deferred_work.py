@@ -80,6 +80,10 @@ class Owed:
         self._limit: TurnLimit | None = None
         self._job: _Job | None = None
         self.busy = False
+        self.drained_at: float | None = None
+        """End of the last evaluation or round within the time budget, in monotonic seconds; None before the budget's
+        end.
+        """
 
     def limit(self, limit: TurnLimit | None) -> None:
         """Set the limit of the open turn, or remove it."""
@@ -106,6 +110,16 @@ class Owed:
             self._job = None
             text = f"stopped {job.what}, because the time budget is used up"
             self._context.journal.post(LogLine(level="info", text=text))
+
+    @property
+    def overrun_left_s(self) -> float:
+        """Seconds until the end of the budget's overrun, which begins at the budget's end or at the end of the last
+        work in flight, whichever is later. Infinite without a budget.
+        """
+        late_s = -self._context.left_s()
+        if self.drained_at is not None:
+            late_s = min(late_s, time.monotonic() - self.drained_at)
+        return self._context.budget.overrun_s - late_s
 
     @property
     def _turn_s(self) -> float:
@@ -152,7 +166,7 @@ class Owed:
     def reserve_s(self) -> float:
         """Expected duration of the deferred work that must not be left out, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        unsure = {best.problem for best in self._disturbed()}
+        unsure = {best.problem for best in self._uncertain_bests()}
         last = sum(name in unsure or not problem.at_rest for name, problem in self._problems.items())
         return compile_s + LAST_S * last + self._final_check.reserve_s
 
@@ -172,8 +186,8 @@ class Owed:
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif worthwhile and (disturbed := self._disturbed()):
-            self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
+        elif worthwhile and (uncertain := self._uncertain_bests()):
+            self._start(self._judge_again(uncertain[0]), f"judging {uncertain[0].id} again")
         elif names := self._affordable_baselines():
             what = f"timing torch.compile on {names[0]}"
             self._start(self._compile(names[0]), what, compiles=True, uses_spare=True)
@@ -224,9 +238,8 @@ class Owed:
         """
         names, left_s = self._baselines(), self._compile_left_s()
         whose = "turn"
-        budget_s = self._context.left_s() + self._context.budget.overrun_s
-        if self._compile_s and budget_s < left_s:
-            left_s, whose = budget_s, "budget"
+        if self._compile_s and self.overrun_left_s < left_s:
+            left_s, whose = self.overrun_left_s, "budget"
         if left_s >= self._expected_compile_s:
             return names
         for name in names:
@@ -282,7 +295,7 @@ class Owed:
         finally:
             self._compile_s.append(factor * (time.monotonic() - began))
 
-    def _disturbed(self) -> list[VariantState]:
+    def _uncertain_bests(self) -> list[VariantState]:
         """Best kernels whose speedup is uncertain."""
         state = self._context.state
         bests = [state.variants[problem.best] for problem in state.problems.values() if problem.best is not None]
@@ -316,9 +329,8 @@ class Owed:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
-def _doubt(verdict: Verdict) -> tuple[bool, float, float]:
-    disturbance = verdict.others if verdict.others > BUSY else 0.0
-    return verdict.slow_host is not None, disturbance, interval_width(verdict)
+def _doubt(verdict: Verdict) -> tuple[bool, bool, float]:
+    return verdict.slow_host is not None, verdict.others > BUSY, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:
