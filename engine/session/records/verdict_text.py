@@ -62,6 +62,11 @@ def is_disturbed(baseline: Baseline) -> bool:
     return baseline.timing is not None and baseline.others > BUSY
 
 
+def is_comparison_uncertain(verdict: Verdict, baseline: Baseline) -> bool:
+    """Whether the speedup over ``baseline`` is uncertain, because the verdict's speedup or the baseline's time is."""
+    return is_uncertain(verdict) or is_disturbed(baseline)
+
+
 def disturbance(baseline: Baseline) -> str:
     """Return a remark on a disturbed baseline; "" if the baseline was undisturbed."""
     return f"timed while other programs used {baseline.others:.0%} of the CPU" if is_disturbed(baseline) else ""
