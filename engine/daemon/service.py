@@ -30,7 +30,14 @@ from engine.config.schema import ConfigError, load_config
 from engine.daemon.launch import UNATTENDED
 from engine.devices.readings import Readings
 from engine.exit_codes import ExitCode
-from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped, LogLine, StopReason
+from engine.session.records.events import (
+    LARGER_LIMIT,
+    CommandHandled,
+    EngineStarted,
+    EngineStopped,
+    LogLine,
+    StopReason,
+)
 from engine.session.records.requests import Stop
 from engine.session.state.session_state import SessionState, fold
 from engine.session.state.spend import MANUAL
@@ -254,7 +261,7 @@ def _ended(reason: StopReason, limit: str, state: SessionState) -> Ending:
     code = ExitCode.OK
     if reason in ("finished", "budget", "waiting") and state.nothing_correct:
         code = ExitCode.NOTHING_CORRECT
-    message = f"{limit}; to continue, resume with a larger limit" if limit else _MESSAGES[reason]
+    message = f"{limit}; {LARGER_LIMIT}" if limit else _MESSAGES[reason]
     if reason == "waiting":
         open_ones = [one.id for one in state.problems.values() if one.cannot_write and not state.is_pruned(one.id)]
         message = (

@@ -27,7 +27,7 @@ from engine.problem.spec import LANGUAGE_KEYS, MODULES, suffix_of
 from engine.proposers.protocol import UNUSABLE, Proposer
 from engine.proposers.registry import make_proposers
 from engine.search.context import Context
-from engine.search.deferred_work import Owed
+from engine.search.deferred_work import LAST_S, Owed
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.search.problem_loader import Opening, cannot_run
@@ -313,8 +313,9 @@ class Search:
         self._owed = Owed(context, self._problems, self._spawn)
         self._turns = Turns(context, self._opening, self._owed, self)
         self._drained = False
-        self._drained_at = time.monotonic()
-        """End of the last work within the budget, in monotonic seconds."""
+        self._draining: asyncio.Task[None] | None = None
+        self._ended_minutes: float | None = None
+        """The time budget that is used up, in minutes."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
@@ -615,32 +616,43 @@ class Search:
     def _heed_budget(self) -> None:
         left = self.context.left_s(self._owed.reserve_s)
         if self.context.ending is None and left <= 0:
-            self.context.ending = "budget"
+            self.context.ending, self._ended_minutes = "budget", self.context.budget.minutes
             self._drained = False
             self._queue.hold()
             for problem in self._problems.values():
                 problem.wake()
-        elif self.context.ending == "budget" and left > 0:  # A person raised it, or deferred work took less time.
-            self.context.ending = None
+        elif self.context.ending == "budget" and not self._is_draining and left > (0 if self._is_raised else LAST_S):
+            # A person raised the budget, or deferred work took less time.
+            self.context.ending, self._owed.drained_at = None, None
             for name in self._problems:
                 self._enqueue_waiting(name)
                 self._restless.add(name)
             if not self._state.paused:
                 self._queue.release()
 
+    @property
+    def _is_draining(self) -> bool:
+        """Whether the search still waits for the last evaluations, or cancels them and queues their kernels again."""
+        return self._draining is not None and not self._draining.done()
+
+    @property
+    def _is_raised(self) -> bool:
+        """Whether a person raised the time budget that is used up."""
+        minutes, before = self.context.budget.minutes, self._ended_minutes
+        return before is not None and (minutes is None or minutes > before)
+
     async def _finish_within_budget(self) -> StopReason | None:
         """Start no new evaluations. Finish running work, then run deferred work, which may exceed the budget by
         ``Budget.overrun_s``. The same limit applies from the end of the last work in flight.
         """
         if not self._drained:
-            self._drained, self._drained_at = True, time.monotonic()
-            self._spawn(self._drain())
+            self._drained, self._owed.drained_at = True, time.monotonic()
+            self._draining = self._spawn(self._drain())
             return None
-        if not self._queue.idle or self._rounds:
-            self._drained_at = time.monotonic()
+        if self._is_draining or not self._queue.idle or self._rounds:
+            self._owed.drained_at = time.monotonic()
             return None
-        late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
-        if late_s < self.context.budget.overrun_s:
+        if self._owed.overrun_left_s > 0:
             self._do_owed(only_if_idle=False)
         else:
             self._owed.cut_off_compile()

@@ -40,9 +40,9 @@ LEAST_S = 1.0
 
 
 class TurnLimit(NamedTuple):
-    """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile``
-    uses the spare seconds, because a problem without this baseline lacks a column in the report. ``searched``: whether
-    the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
+    """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only a missing
+    ``torch.compile`` baseline uses the spare seconds, because without it, the problem lacks a column in the report.
+    ``searched``: whether the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
     """
 
     seconds: float
@@ -51,12 +51,15 @@ class TurnLimit(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job."""
+    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job. ``compiles``:
+    whether it measures ``torch.compile``. ``uses_spare``: whether it may use the turn's spare seconds.
+    """
 
     task: asyncio.Task[None]
     what: str
     began_s: float
     compiles: bool
+    uses_spare: bool
 
 
 class Owed:
@@ -77,6 +80,10 @@ class Owed:
         self._limit: TurnLimit | None = None
         self._job: _Job | None = None
         self.busy = False
+        self.drained_at: float | None = None
+        """End of the last evaluation or round within the time budget, in monotonic seconds; None before the budget's
+        end.
+        """
 
     def limit(self, limit: TurnLimit | None) -> None:
         """Set the limit of the open turn, or remove it."""
@@ -89,7 +96,7 @@ class Owed:
         """
         if (job := self._job) is None:
             return
-        left_s = self._compile_left_s(job.began_s) if job.compiles else self._left_s()
+        left_s = self._compile_left_s(job.began_s) if job.uses_spare else self._left_s()
         if left_s <= 0 and job.task.cancel():
             self._job = None
             text = f"stopped {job.what}, because the problem's time is used up"
@@ -103,6 +110,16 @@ class Owed:
             self._job = None
             text = f"stopped {job.what}, because the time budget is used up"
             self._context.journal.post(LogLine(level="info", text=text))
+
+    @property
+    def overrun_left_s(self) -> float:
+        """Seconds until the end of the budget's overrun, which begins at the budget's end or at the end of the last
+        work in flight, whichever is later. Infinite without a budget.
+        """
+        late_s = -self._context.left_s()
+        if self.drained_at is not None:
+            late_s = min(late_s, time.monotonic() - self.drained_at)
+        return self._context.budget.overrun_s - late_s
 
     @property
     def _turn_s(self) -> float:
@@ -149,7 +166,7 @@ class Owed:
     def reserve_s(self) -> float:
         """Expected duration of the deferred work that must not be left out, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        unsure = {best.problem for best in self._disturbed()}
+        unsure = {best.problem for best in self._uncertain_bests()}
         last = sum(name in unsure or not problem.at_rest for name, problem in self._problems.items())
         return compile_s + LAST_S * last + self._final_check.reserve_s
 
@@ -157,7 +174,9 @@ class Owed:
         """Start a missing ``torch.compile`` baseline of a problem with verdicts, if the turn has time for it."""
         judged = [name for name in self._baselines() if self._has_verdict(name)]
         if judged and self._compile_left_s() >= self._expected_compile_s:
-            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True)
+            self._start(
+                self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True, uses_spare=True
+            )
 
     def start_any(self) -> None:
         """Start a piece of deferred work for which the turn has time. Work that decides which kernel is best comes
@@ -167,16 +186,19 @@ class Owed:
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif worthwhile and (disturbed := self._disturbed()):
-            self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
+        elif worthwhile and (uncertain := self._uncertain_bests()):
+            self._start(self._judge_again(uncertain[0]), f"judging {uncertain[0].id} again")
         elif names := self._affordable_baselines():
-            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", compiles=True)
+            what = f"timing torch.compile on {names[0]}"
+            self._start(self._compile(names[0]), what, compiles=True, uses_spare=True)
         elif again := self._disturbed_baselines():
             self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again", compiles=True)
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
-    def _start(self, job: Coroutine[Any, Any, None], what: str, *, compiles: bool = False) -> None:
+    def _start(
+        self, job: Coroutine[Any, Any, None], what: str, *, compiles: bool = False, uses_spare: bool = False
+    ) -> None:
         """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
 
         async def alone() -> None:
@@ -190,7 +212,7 @@ class Owed:
             self._job, self.busy = None, False
 
         task = self._spawn(alone())
-        self._job, self.busy = _Job(task, what, self._turn_s, compiles), True
+        self._job, self.busy = _Job(task, what, self._turn_s, compiles, uses_spare), True
         task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
@@ -216,9 +238,8 @@ class Owed:
         """
         names, left_s = self._baselines(), self._compile_left_s()
         whose = "turn"
-        budget_s = self._context.left_s() + self._context.budget.overrun_s
-        if self._compile_s and budget_s < left_s:
-            left_s, whose = budget_s, "budget"
+        if self._compile_s and self.overrun_left_s < left_s:
+            left_s, whose = self.overrun_left_s, "budget"
         if left_s >= self._expected_compile_s:
             return names
         for name in names:
@@ -274,7 +295,7 @@ class Owed:
         finally:
             self._compile_s.append(factor * (time.monotonic() - began))
 
-    def _disturbed(self) -> list[VariantState]:
+    def _uncertain_bests(self) -> list[VariantState]:
         """Best kernels whose speedup is uncertain."""
         state = self._context.state
         bests = [state.variants[problem.best] for problem in state.problems.values() if problem.best is not None]
@@ -308,9 +329,8 @@ class Owed:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
-def _doubt(verdict: Verdict) -> tuple[bool, float, float]:
-    disturbance = verdict.others if verdict.others > BUSY else 0.0
-    return verdict.slow_host is not None, disturbance, interval_width(verdict)
+def _doubt(verdict: Verdict) -> tuple[bool, bool, float]:
+    return verdict.slow_host is not None, verdict.others > BUSY, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:

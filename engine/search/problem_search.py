@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from engine.evaluation.evaluator import CountersUnavailable, EvaluationError
 from engine.problem.spec import Language
+from engine.proposers.coverage import session_argument
 from engine.proposers.protocol import NUMBER, Proposer
 from engine.search.context import Context
 from engine.search.ids import seed_for
@@ -334,7 +335,7 @@ class ProblemSearch:
     async def _take_back(self, variant: VariantState, why: str) -> None:
         """Revoke the verdict on a kernel that failed in a runoff, because no time is left to judge the kernel again."""
         assert variant.verdict is not None, "every kernel in a runoff has a verdict"
-        again = f"kernel-tui retry {self.context.paths.name} {variant.id}"
+        again = f"kernel-tui retry {session_argument(self.context.paths.directory)} {variant.id}"
         reason = f"the kernel failed in the last runoff: {why}. To judge it again: {again}"
         doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
         await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.problem.spec import LANGUAGE_NAMES, MODULES
+from engine.proposers.coverage import session_argument
 from engine.search.context import Context
 from engine.search.proposing.untried import why_nothing_new
 from engine.session.budget import caps_of, elapsed_s
@@ -258,7 +259,7 @@ class Steering:
             )
         name, digest, is_new = self._context.sources.claim(problem.id, command.source, self._context.ids.variant)
         if not is_new:
-            again = f"kernel-tui retry {self._context.paths.name} {name}"
+            again = f"kernel-tui retry {session_argument(self._context.paths.directory)} {name}"
             raise Refused(f"{name} already has this source; to judge it again: {again}")
         new: tuple[IdeaProposed, ...] = ()
         if written_for is not None:

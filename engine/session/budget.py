@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 RESERVE_SHARE = 0.25
 """Maximum share of the minutes to reserve for measurements after the last round."""
-OVERRUN_SHARE, LEAST_OVERRUN_S = 0.1, 10.0
-"""Share of the minutes and seconds, whichever is more, by which deferred work may exceed the minutes."""
+OVERRUN_SHARE = 0.1
+"""Share of the minutes by which deferred work may exceed the minutes."""
+LEAST_OVERRUN_S = 10.0
+"""Seconds by which deferred work may exceed the minutes, if ``OVERRUN_SHARE`` of the minutes is less."""
 
 
 class Budget(Struct, frozen=True):

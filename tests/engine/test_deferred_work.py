@@ -132,6 +132,21 @@ async def test_a_job_that_is_cut_off_ends_its_processes_and_is_reported_once(con
     assert len(texts) == 2 and "torch.compile on a" in texts[0], texts
 
 
+async def test_the_repeat_of_a_disturbed_torch_compile_uses_no_spare_seconds(context_of: ContextOf) -> None:
+    disturbed = ev.BaselineMeasured(
+        problem="a", baseline=Baseline("compile", Timing(1.0, 1.0, 1.0, 9), others=0.4), seconds=1.0
+    )
+    owed, spare_s = owed_of(context_of(disturbed)), 1000.0
+    owed.limit(TurnLimit(1000.0, spare_s, searched=True))
+    owed.start_any()
+    await asyncio.sleep(0)
+    assert owed.busy
+    owed.limit(TurnLimit(0.0, spare_s, searched=True))
+    owed.end_late()
+    await asyncio.sleep(2 * CLEANUP_S)
+    assert not owed.busy
+
+
 async def test_a_long_torch_compile_does_not_use_up_the_search(context_of: ContextOf) -> None:
     """The first one is expected to take ``COMPILE_GUESS_S``."""
     owed, spare_s = owed_of(context_of()), 100.0

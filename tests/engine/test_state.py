@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
+from engine.daemon.service import _ended
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.search.strategies.runoff_choice import runoff_leaders
@@ -139,6 +140,8 @@ def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> N
     ended.apply(Recorded(ended.seq + 1, 3000.0, ev.NodeRestored(node="v3")))
     assert ended.best_of_round("softmax", 1) == 3.0, "the round ended while its fastest kernel was pruned"
     assert (best := ended.best_after_round("softmax", 1)) is not None and best.id == "v3"
+    leader = ended.leader_of_round("softmax", 0)
+    assert leader is not None and leader.id == "v1", "a kernel of a later round does not change an earlier round"
     whole = after(events, ev.NodePruned(node="softmax"))
     assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
 
@@ -300,6 +303,12 @@ def test_an_uncertain_speedup_is_best_only_if_its_whole_interval_is_ahead() -> N
         assert after(small_search(), given).problems["softmax"].best == best
 
 
+def test_other_programs_that_run_do_not_decide_which_kernel_is_best() -> None:
+    for others in (0.0, 0.4):
+        given = ev.VerdictGiven(variant="v4", verdict=replace(uncertain(3.1, 2.95, 3.2), others=others))
+        assert after(small_search(), given).problems["softmax"].best == "v4"
+
+
 def test_the_order_of_verdicts_does_not_decide_which_kernel_is_best() -> None:
     """Each of these would beat the next if two uncertain speedups were compared in another way than with a certain."""
     given = [
@@ -341,6 +350,29 @@ def runoff_of(*names: str) -> ev.RunoffFinished:
     return ev.RunoffFinished(
         problem="softmax", round=0, standings=tuple(Standing(v, 1.3, 1.0, 1.0, 1.0, tied=False) for v in names)
     )
+
+
+def test_a_slow_kernel_that_is_restored_leaves_the_best_kernels_of_ended_rounds() -> None:
+    """The runoff decided for v3. By their verdicts alone, v1 would lead."""
+    state = after(
+        recorded(
+            problem_added("softmax"),
+            ev.RoundStarted(problem="softmax", round=0, parents=()),
+            *(proposed(idea, 0, None) for idea in ("i1", "i2")),
+            *(written(name, "i1", 0, None) for name in ("v1", "v3")),
+            written("v2", "i2", 0, None),
+        ),
+        judged("v1", 3.0, 0.40),
+        judged("v2", 1.5, 0.50),
+        judged("v3", 2.9, 0.39),
+        ev.NodePruned(node="i2"),
+        ev.RoundFinished(problem="softmax", round=0, selected=(), dropped=()),
+        runoff_of("v3", "v1"),
+    )
+    before = state.best_after_round("softmax", 0)
+    assert before is not None and before.id == "v3"
+    state.apply(Recorded(state.seq + 1, 3000.0, ev.NodeRestored(node="i2")))
+    assert state.best_after_round("softmax", 0) is before and state.leader_of_round("softmax", 0) is before
 
 
 def test_whose_place_a_verdict_took_runs_in_the_runoff_that_decides() -> None:
@@ -475,3 +507,11 @@ def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
     assert fold(recorded(*life)).devices["cpu"] == measured
     assert fold(recorded(*life, replace(start, devices=(other,)))).devices["cpu"] == other
     assert fold(recorded(*life, replace(start, devices=()))).devices["cpu"] == measured, "it ended before it looked"
+
+
+def test_a_spending_limit_and_the_time_budget_are_told_apart() -> None:
+    started = ev.EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox="")
+    for limit, by_time in (("", True), ("the session's limit of 3 calls is reached: 3 calls sent", False)):
+        ending = _ended("budget", limit, fold(small_search()))
+        state = after(small_search(), started, ev.EngineStopped(reason=ending.reason, message=ending.message))
+        assert state.engine is not None and state.engine.stopped_by_time is by_time

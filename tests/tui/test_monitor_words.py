@@ -299,7 +299,7 @@ async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engin
         engine.record(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
         await monitor.until_shown(f"new best {third}, 0.1% faster than {first} side by side; verdict ")
         (line,) = (text for text in monitor.text().splitlines() if "side by side" in text)
-        assert f"({first}: {state.variants[first].speedup:.2f}x; side by side decides)" in line
+        assert f"({first}: {state.variants[first].speedup:.2f}x; the runoff decides)" in line
         board = [line[70:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]

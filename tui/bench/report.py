@@ -13,8 +13,8 @@ from engine.config.tolerance import tolerance_in, tolerance_words
 from engine.config.toml_table import toml_table
 from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, VerdictGiven
 from engine.session.records.speedup_text import WIDE
-from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Timing, Verdict
-from engine.session.records.verdict_text import is_disturbed, is_uncertain
+from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
+from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
 from engine.session.store import SessionPaths, SessionReader
 from tui.text.narration import TURN_ENDS
@@ -311,12 +311,11 @@ def _over(baseline: Baseline, verdict: Verdict | None) -> Over:
     if timing is None:
         return Over(failure=baseline.failure or "no time")
     kernel = verdict.kernel if verdict is not None and verdict.status not in UNJUDGED else None
-    if kernel is None or min(kernel.median_ms, kernel.p10_ms, kernel.p90_ms) <= 0:
+    if verdict is None or kernel is None or min(kernel.median_ms, kernel.p10_ms, kernel.p90_ms) <= 0:
         return Over(timing.median_ms)
     speedup = timing.median_ms / kernel.median_ms
     low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
-    is_noisy = verdict is not None and verdict.others > BUSY
-    unsure = (high - low) / speedup > WIDE or is_disturbed(baseline) or is_noisy
+    unsure = is_comparison_uncertain(verdict, baseline) or (high - low) / speedup > WIDE
     return Over(timing.median_ms, speedup, low, high, unsure=unsure)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import is_disturbed, is_uncertain, speedup_words
+from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 
 
@@ -34,7 +34,9 @@ def over_compile_words(problem: ProblemState, variant: VariantState) -> str | No
 def over_compile_is_unsure(problem: ProblemState, variant: VariantState) -> bool:
     """Return whether other programs disturbed the baseline, or the kernel's own speedup is uncertain."""
     compiled = problem.baselines.get("compile")
-    return is_unsure(variant.verdict) or (compiled is not None and is_disturbed(compiled))
+    if compiled is None or variant.verdict is None:
+        return is_unsure(variant.verdict)
+    return is_comparison_uncertain(variant.verdict, compiled)
 
 
 def is_unsure(verdict: Verdict | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.session.records.verdict import Standing
-from engine.session.records.verdict_text import is_uncertain
+from engine.session.records.verdict_text import counts_by_low_end
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 
@@ -76,7 +76,7 @@ def why_no_star(state: SessionState, variant: VariantState) -> str:
     timed = {standing.variant: standing for standing in problem.standings}
     own, first = timed.get(variant.id), timed.get(best.id)
     overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
-    if overtaken and variant.verdict is not None and is_uncertain(variant.verdict):
+    if overtaken and variant.verdict is not None and counts_by_low_end(variant.verdict):
         return "tied, but uncertain"
     if own is None or first is None or first.ratio > 1.0:
         return f"{NO_RUNOFF} {best.id}"

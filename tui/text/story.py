@@ -158,7 +158,7 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
         contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
         against = ""
         if former is not None and contradicts:
-            against = f" ({before}: {speedup_words(former.verdict)}; side by side decides)"
+            against = f" ({before}: {speedup_words(former.verdict)}; the runoff decides)"
         return (
             "good",
             f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",

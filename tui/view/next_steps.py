@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from engine.session.budget import RESERVE_SHARE
+from engine.session.records.events import LARGER_LIMIT
 from engine.session.store import SessionPaths
 from tui.text.program import program
 from tui.view.activity import unwritable
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
     from tui.view.model import Model
 
 
-def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -> float | None:
+def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> float | None:
     """Return the value that a new time limit must exceed, or None if a resume needs no new limit.
 
-    ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_budget``
-    says whether the budget ended the last engine run: it reserves up to ``RESERVE_SHARE`` for its last measurements.
+    ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_time`` says
+    whether the time budget ended the last engine run: it reserves up to ``RESERVE_SHARE`` for its last measurements.
     """
     if minutes is None:
         return None
     left_s = minutes * 60 - search_s
-    if left_s > (RESERVE_SHARE * minutes * 60 if by_budget else 0.0):
+    if left_s > (RESERVE_SHARE * minutes * 60 if by_time else 0.0):
         return None
     return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work in flight may have overrun the limit
 
@@ -33,8 +34,8 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -
 def more_minutes(model: Model) -> float | None:
     """Return the time limit that a resume must exceed, or None if a resume needs no new limit."""
     engine = model.state.engine
-    by_budget = engine is not None and engine.stopped == "budget"
-    return minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
+    by_time = engine is not None and engine.stopped_by_time
+    return minutes_needed(model.minutes, model.search_seconds(), by_time=by_time)
 
 
 def resume_command(model: Model) -> str:
@@ -76,11 +77,13 @@ def spent_in_words(minutes: float, needed: float, argument: str) -> str:
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
     """Say how a session's engine ended and, if the time budget is used up, how to continue.
 
-    ``said`` describes the end. ``minutes`` is the limit that the user set, None for the config's.
+    ``said`` describes the end. ``minutes`` is the limit that the user set, None for the config's. ``by_budget`` says
+    whether the time budget or a spending limit ended the engine.
     """
     minutes = minutes if minutes is not None else limits_of(paths).minutes
-    needed = minutes_needed(minutes, search_s, by_budget=by_budget)
+    by_time = by_budget and not said.endswith(LARGER_LIMIT)
+    needed = minutes_needed(minutes, search_s, by_time=by_time)
     if minutes is None or needed is None:
         return said
     spent = spent_in_words(minutes, needed, argument_of(paths))
-    return spent if by_budget else f"{said.partition(';')[0]}; {spent}"
+    return spent if by_time else f"{said.partition(';')[0]}; {spent}"

@@ -24,7 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
     all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
     runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
-    ``unsure``: whether the speedup is uncertain for a reason other than its interval. ``exhausted``: whether no
+    ``unsure``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
     proposer has a new idea for it.
     """
 

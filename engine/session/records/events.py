@@ -23,6 +23,8 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
+LARGER_LIMIT = "to continue, resume with a larger limit"
+"""Last words of ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 

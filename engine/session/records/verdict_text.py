@@ -15,9 +15,15 @@ def speedup_words(verdict: Verdict | None) -> str:
 
 def is_uncertain(verdict: Verdict) -> bool:
     """Whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured it."""
-    if verdict.speedup is None:
-        return False
-    return verdict.slow_host is not None or verdict.others > BUSY or interval_width(verdict) > WIDE
+    return counts_by_low_end(verdict) or (verdict.speedup is not None and verdict.others > BUSY)
+
+
+def counts_by_low_end(verdict: Verdict) -> bool:
+    """Whether only the low end of the speedup's interval counts in the ranking: the 95% interval is wide, or a slow
+    host measured the speedup. The load of other programs has no effect here, because it differs from one verdict to
+    the next.
+    """
+    return verdict.speedup is not None and (verdict.slow_host is not None or interval_width(verdict) > WIDE)
 
 
 def interval_width(verdict: Verdict) -> float:
@@ -54,6 +60,11 @@ def kernelbench_words(theirs: KernelBenchVerdict) -> str:
 def is_disturbed(baseline: Baseline) -> bool:
     """Whether other programs used enough of the CPU to distort the baseline's time."""
     return baseline.timing is not None and baseline.others > BUSY
+
+
+def is_comparison_uncertain(verdict: Verdict, baseline: Baseline) -> bool:
+    """Whether the speedup over ``baseline`` is uncertain, because the verdict's speedup or the baseline's time is."""
+    return is_uncertain(verdict) or is_disturbed(baseline)
 
 
 def disturbance(baseline: Baseline) -> str:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
     BY_HAND,
+    LARGER_LIMIT,
     AnswerMissing,
     Profiled,
     Selected,
@@ -19,6 +20,7 @@ from engine.session.records.events import (
 )
 from engine.session.records.model_calls import Purpose
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+from engine.session.records.verdict_text import counts_by_low_end
 
 TRANSFORMATION = "move"
 """Key in an idea's stored ``data`` for the name of its transformation."""
@@ -80,6 +82,24 @@ class VariantState(Struct):
             return None
         return self.verdict.kernel.median_ms
 
+    @property
+    def sure_speedup(self) -> float:
+        """The speedup that counts in the ranking: the verdict's speedup or the low end of its interval.
+
+        One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
+        """
+        verdict = self.verdict
+        if verdict is not None and counts_by_low_end(verdict):
+            return verdict.speedup_low or verdict.speedup or 0.0
+        return self.speedup or 0.0
+
+    def beats(self, best: VariantState, *, timed: bool) -> bool:
+        """Whether this kernel beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time must
+        also be lower.
+        """
+        ahead = self.sure_speedup > best.sure_speedup
+        return ahead and (not timed or (self.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
+
 
 class IdeaState(Struct):
     id: str
@@ -115,7 +135,7 @@ class RoundState(Struct):
     it leads the round (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned
     variant with the highest speedup over eager. Variants that lost a runoff of this or an earlier round do not qualify
     (``engine.session.state.ranking.lead``). ``pruned`` lists the nodes that were pruned when the round reached
-    ``reached``. After a restore of one of them, ``best`` leads.
+    ``reached``. If a restored kernel below one of them beats ``reached``, ``best`` leads.
     """
 
     problem: str
@@ -219,3 +239,8 @@ class EngineState(Struct):
     sandbox: str
     stopped: StopReason | None = None
     message: str = ""
+
+    @property
+    def stopped_by_time(self) -> bool:
+        """Whether the time budget, not a spending limit, ended the engine."""
+        return self.stopped == "budget" and not self.message.endswith(LARGER_LIMIT)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import is_uncertain
+from engine.session.records.verdict_text import counts_by_low_end
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
 from engine.session.state.session_data import SessionData, round_of
 
@@ -132,7 +132,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     if challenger is not None and challenger is not best:
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
-        if best is None or _beats(challenger, best, timed=bool(problem.standings)):
+        if best is None or challenger.beats(best, timed=bool(problem.standings)):
             _enthrone(problem, challenger, at)
         return
     timed = [standing.variant for standing in problem.standings]
@@ -140,7 +140,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
     later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.runoff_at)
     for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
-        if winner is None or _beats(leader, winner, timed=bool(timed)):
+        if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
     _enthrone(problem, winner, at)
 
@@ -148,7 +148,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
     """Return the fastest kernel of the problem's latest runoff.
 
-    If its speedup is uncertain, a tied kernel with a certain speedup wins instead.
+    If only the low end of its speedup's interval counts, a tied kernel whose speedup counts wins instead.
     """
     valid = [
         (standing, variant)
@@ -158,9 +158,9 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     if not valid:
         return None
     fastest = valid[0][1]
-    if fastest.verdict is not None and is_uncertain(fastest.verdict):
+    if fastest.verdict is not None and counts_by_low_end(fastest.verdict):
         for standing, variant in valid[1:]:
-            if standing.tied and variant.verdict is not None and not is_uncertain(variant.verdict):
+            if standing.tied and variant.verdict is not None and not counts_by_low_end(variant.verdict):
                 return variant
     return fastest
 
@@ -169,22 +169,3 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
     name = winner.id if winner is not None else None
     if name != problem.best:
         problem.former, problem.best, problem.best_at = problem.best, name, at
-
-
-def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
-    """Whether ``challenger`` beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time must
-    also be lower.
-    """
-    ahead = _at_least(challenger) > _at_least(best)
-    return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
-
-
-def _at_least(variant: VariantState) -> float:
-    """Return the speedup; if it is uncertain, the lower end of its interval.
-
-    One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
-    """
-    verdict = variant.verdict
-    if verdict is not None and is_uncertain(verdict):
-        return verdict.speedup_low or 0.0
-    return variant.speedup or 0.0

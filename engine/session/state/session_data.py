@@ -234,7 +234,7 @@ class SessionData(Struct):
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
-        Otherwise, or if that kernel was later pruned or failed, or another one restored, return the round's fastest
+        Otherwise, or if that kernel was later pruned or failed, or a restored one beats it, return the round's fastest
         kernel. For an open round, the round's end is now.
         """
         round_ = round_of(self, problem, number)
@@ -247,13 +247,31 @@ class SessionData(Struct):
 
     def _best_at_end(self, round_: RoundState) -> VariantState | None:
         """Return the problem's best kernel at the round's end, or now if the round is open. Return None without a best
-        kernel, if that kernel was later pruned or failed, or if a kernel that was pruned then was restored.
+        kernel, if that kernel was later pruned or failed, or if a kernel that was pruned then and restored beats it.
         """
-        if round_.finished_at is not None and not self.pruned.issuperset(round_.pruned):
-            return None
         name = round_.reached if round_.finished_at is not None else self.problems[round_.problem].best
         best = self.variants.get(name) if name is not None else None
-        return best if best is not None and best.speedup is not None and not self.is_pruned(best.id) else None
+        if best is None or best.speedup is None or self.is_pruned(best.id):
+            return None
+        return None if round_.finished_at is not None and self._is_overtaken(round_, best) else best
+
+    def _is_overtaken(self, round_: RoundState, best: VariantState) -> bool:
+        """Whether a kernel of this or an earlier round that was pruned at the round's end has been restored and beats
+        ``best``, the problem's best kernel at the round's end.
+        """
+        restored = set(round_.pruned) - self.pruned
+        if not restored:
+            return False
+        problem = self.problems[round_.problem]
+        timed = any(one.standings for one in problem.rounds if one.number <= round_.number)
+        for speedup, name in problem.ranking:
+            if -speedup <= best.sure_speedup:  # All further kernels are slower.
+                return False
+            rival = self.variants[name]
+            counts = rival.round <= round_.number and rival.beats(best, timed=timed) and not self.is_pruned(name)
+            if counts and not restored.isdisjoint(self.lineage(name)):
+                return True
+        return False
 
     def best_after_round(self, problem: str, number: int) -> VariantState | None:
         """Return the problem's best kernel at the end of a round; for an open round, the best kernel so far.

@@ -328,8 +328,8 @@ def _minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, flo
         return None
     from engine.session.budget import elapsed_s
 
-    by_budget = state.engine is not None and state.engine.stopped == "budget"
-    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_budget=by_budget)
+    by_time = state.engine is not None and state.engine.stopped_by_time
+    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_time=by_time)
     return (found[0], needed) if needed is not None else None
 
 

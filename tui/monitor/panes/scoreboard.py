@@ -18,7 +18,7 @@ from tui.view.model import Model
 
 NAME_MIN = 8
 SOL = "% SOL"
-LEGEND = f"{SOL}: lower bound on time / ms; {SIDE_BY_SIDE}+5%: by a runoff"
+LEGEND = f"{SOL}: lower bound / best time; {SIDE_BY_SIDE}: change in a runoff"
 """Last line, if there is room for it. It explains marks of the tree too."""
 FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), (SOL, 6))
 INTERVAL = ("95%", 15)

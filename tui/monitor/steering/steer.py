@@ -167,7 +167,8 @@ class Steering:
             if source is None:
                 source = self._edited(problem, first_lines(problem), f"seed{suffix_of(problem.language)}")
             if source is not None:
-                self._submit(problem, request.language or problem.language, source, request.text, None, idea)
+                language = request.language or language_for(problem, idea)
+                self._submit(problem, language, source, request.text, None, idea)
 
         self._host.open_dialog(SeedKernelScreen(problem, idea, waiting), chosen)
 
@@ -199,8 +200,7 @@ class Steering:
     def write_for(self, idea: IdeaState) -> None:
         """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
         problem = self._state.problems[idea.problem]
-        named = idea.data.get(LANGUAGE)
-        language = named if named in problem.languages else problem.language
+        language = language_for(problem, idea)
         source = self._edited(problem, first_lines(problem, idea, language), f"{idea.id}{suffix_of(language)}")
         if source is None:
             self._host.say(f"{idea.id} still needs a kernel. Select the idea and press e to open the editor.")
@@ -335,6 +335,12 @@ def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]
     ideas = [state.ideas[name] for round_ in problem.rounds for name in round_.ideas]
     waiting = (one for one in reversed(ideas) if one.waiting is not None and one.proposer == BY_HAND)
     return [one for one in waiting if not one.variants and not state.is_pruned(one.id)]
+
+
+def language_for(problem: ProblemState, idea: IdeaState | None) -> Language:
+    """Return the language for a kernel of ``idea``: the language that the idea names, or the problem's own."""
+    named = idea.data.get(LANGUAGE) if idea is not None else None
+    return next((language for language in problem.languages if language == named), problem.language)
 
 
 def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None) -> str:
