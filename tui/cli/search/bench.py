@@ -159,10 +159,12 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
     """Return the newest session of the same benchmark, even if its files have moved, or None."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
-    from engine.session.store import SessionPaths
+    from engine.session.store import SessionPaths, is_bundled
 
     configs = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for paths in (SessionPaths.at(file.parent) for file in configs if (file.parent / "session.db").exists()):
+    for paths in (SessionPaths.at(file.parent) for file in configs):
+        if not paths.exists or is_bundled(paths):
+            continue
         try:
             stored = load_config(paths.config)
         except ConfigError:
