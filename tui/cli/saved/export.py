@@ -11,9 +11,9 @@ import click
 from msgspec import Struct
 
 from engine.exit_codes import ExitCode
-from engine.problem.spec import MODULES, Language, ProblemSpec
+from engine.problem.spec import MODULES, Language, ProblemSpec, suffix_of
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, find, run_async, sessions_option
+from tui.cli.shared.common import Failure, cannot_write, checked_arch, count, find, run_async, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -58,10 +58,16 @@ class Chosen(Struct, frozen=True):
 )
 @click.option("--report", metavar="FILE", help="Write a Markdown report of the whole search.")
 @click.option(
+    "--sources",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Write the source of each problem's best kernel, one file each.",
+)
+@click.option(
     "--packed",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path),
-    help="Write a complete copy of the session, many times smaller, which every command can read.",
+    help="Write a compressed copy of the session, which every command can read.",
 )
 @click.option(
     "--relative-to",
@@ -86,6 +92,7 @@ def export(
     arch: str | None,
     training: str | None,
     report: str | None,
+    sources: Path | None,
     packed: Path | None,
     relative_to: tuple[Path, ...],
     output: str | None,
@@ -97,8 +104,15 @@ def export(
     several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
     the output is a KernelBench solution.
     """
-    wanted = [name for name, given in (("VARIANT", variants), ("--best", best), ("--training", training),
-                                       ("--report", report), ("--packed", packed)) if given]  # fmt: skip
+    given = {
+        "VARIANT": variants,
+        "--best": best,
+        "--training": training,
+        "--report": report,
+        "--sources": sources,
+        "--packed": packed,
+    }
+    wanted = [name for name, value in given.items() if value]
     if package is not None and standalone:
         raise Failure("--package and --standalone write different files; give only one of them", ExitCode.USAGE)
     if backward and package is None:
@@ -112,11 +126,11 @@ def export(
             )
         _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
         return
-    if package is not None and wanted and not {"--training", "--report", "--packed"} & set(wanted):
+    if package is not None and wanted and {*wanted} <= {"VARIANT", "--best"}:
         wanted = wanted[:1]
     if len(wanted) != 1 or (package is None and len(variants) + len(best) > 1):
-        session = "give VARIANT, --best PROBLEM, --training FILE, --report FILE or --packed DIRECTORY"
-        raise Failure(f"{session}; for a kernel file, give --problem P", ExitCode.USAGE)
+        session = "VARIANT, --best PROBLEM, --training FILE, --report FILE, --sources DIRECTORY or --packed DIRECTORY"
+        raise Failure(f"give {session}; for a kernel file, give --problem P", ExitCode.USAGE)
     if packed is not None:
         _write_packed(find(root, source), packed, relative_to)
         return
@@ -134,10 +148,26 @@ def export(
             from engine.export.report import report as written
 
             _write(report, [written(state, reader.text).encode()])
+        elif sources is not None:
+            _write_sources(state, reader, sources)
         else:
             names = [*variants, *(_best_of(state, one) for one in best)]
             chosen = [_of_session(reader, state, name, arch) for name in names]
             _export(chosen, package, backward, standalone, output)
+
+
+def _write_sources(state: SessionState, reader: SessionReader, directory: Path) -> None:
+    bests = [state.variants[one.best] for one in state.problems.values() if one.best is not None]
+    if not bests:
+        raise Failure(f"{state.name}: no correct kernel yet", ExitCode.NOTHING_CORRECT)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for best in bests:
+            name = Path(f"{best.problem}{suffix_of(best.language)}").name  # never outside the directory
+            (directory / name).write_text(reader.text(best.source), encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    echo(f"wrote {count(len(bests), 'kernel')} to {directory}", err=True)
 
 
 def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]) -> None:

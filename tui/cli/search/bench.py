@@ -225,11 +225,15 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
 
     Raises SessionError, Failure.
     """
+    from engine.session.store import is_bundled
     from tui.bench.files import write_report
     from tui.bench.report import read_report
     from tui.bench.tables import RULES, facts, totals
     from tui.console.tables import columns, console
 
+    if output is None and is_bundled(paths):
+        what = "ships with kernel-tui, which never changes it"
+        raise Failure(f"{paths.name} {what}; name a directory for the report: --output DIRECTORY", ExitCode.USAGE)
     report = read_report(paths)
     if not report.problems:
         raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {paths.name}")

@@ -1,4 +1,4 @@
-"""The packed form of a session's database: ``session.db.xz``, usually a twentieth of ``session.db``.
+"""The packed form of a session's database: ``session.db.xz``, usually less than a tenth of ``session.db``.
 
 The kernels, verdicts and build logs of a search repeat each other. xz finds such repetitions over the whole database,
 but only in plain text. A packed database therefore stores its blobs without compression: as a zlib stream of level 0,
@@ -26,7 +26,8 @@ disk.
 """
 _MEMORY_BYTES = 128 << 20
 """Memory limit of the decompressor. Preset 9 needs 65 MiB."""
-_PRESET = 9
+_PRESET = 6
+"""Preset of xz. Preset 9 takes twice the time and four times the memory, for files that are 2% smaller."""
 _CHUNK_BYTES = 1 << 20
 
 

@@ -17,8 +17,10 @@ from engine.session.store.reader import SessionReader
 from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
-_NOT_COPIED = shutil.ignore_patterns("*.lock", "*.log", "session.db*", ".*", "report", "partial", "tracking.json")
-"""Locks and logs of the recording machine, the database itself, and what the events contain already."""
+_NOT_COPIED = shutil.ignore_patterns(
+    "*.lock", "*.log", "session.db*", ".*", "best", "report", "partial", "tracking.json"
+)
+"""Locks and logs of the recording machine, the database itself, and files whose content is in the database."""
 
 
 def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] = ()) -> SessionPaths:
