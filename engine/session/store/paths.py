@@ -42,6 +42,10 @@ class SessionPaths(Struct, frozen=True):
         return self.database.exists() or self.packed.exists()
 
     @property
+    def is_packed(self) -> bool:
+        return not self.database.exists() and self.packed.exists()
+
+    @property
     def lock(self) -> Path:
         """File that a running engine locks with ``flock``."""
         return self.directory / "engine.lock"
