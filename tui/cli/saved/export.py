@@ -98,11 +98,11 @@ def export(
     output: str | None,
     root: Path,
 ) -> None:
-    """Export a solution, wheel, program, training data, report or session.
+    """Export kernels, training data, a report or a whole session.
 
     SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
     several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
-    the output is a KernelBench solution.
+    the output of a kernel is a KernelBench solution.
     """
     given = {
         "VARIANT": variants,
