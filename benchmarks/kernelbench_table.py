@@ -6,6 +6,9 @@
 stops cleanly before the end of ``--minutes``. The same command then continues, also on another host with the same GPU
 model, and with other paths of both directories. Exit code 0: the tables are complete. Exit code 75: run the script
 again.
+
+With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, the minutes that some problems did not
+need go to other problems.
 """
 
 from __future__ import annotations
@@ -16,9 +19,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.session.state.session_state import SessionState  # noqa: E402
+from engine.session.store import SessionPaths, SessionReader  # noqa: E402
+
 SAMPLES = {"level1": 25, "level2": 25, "level3": 15}
 SEED = 1
 STOP_S = 30.0
@@ -26,6 +35,8 @@ STOP_S = 30.0
 LEAST_S = 60.0
 """Minimum time to start a level, because its first problem must open."""
 AGAIN = 75
+POLL_S = 1.0
+"""Time between two looks at the running session, in seconds."""
 
 
 def main() -> int:
@@ -33,22 +44,31 @@ def main() -> int:
     parser.add_argument("kernelbench", type=Path)
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
+    parser.add_argument("--sample", type=int, help="problems per level, to try the script [default: 25, 25 and 15]")
     parser.add_argument("--minutes-per-problem", type=float, default=1.0)
+    parser.add_argument("--one-turn", action="store_true", help="give no problem a second turn")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--config", type=Path, help="config file for kernel-tui bench")
     options = parser.parse_args()
     until = time.monotonic() + options.minutes * 60 - STOP_S
     complete = True
-    for level, sample in SAMPLES.items():
+    for level, usual in SAMPLES.items():
+        sample = options.sample or usual
         if until - time.monotonic() < LEAST_S:
             complete = False
             break
+        turns = FirstTurns(options.sessions / level)
+        is_done = turns.are_over if options.one_turn else lambda: False
+        if is_done():
+            continue
         command = [sys.executable, "-m", "tui.cli.main", "bench", str(options.kernelbench.resolve() / level)]
         command += ["--sample", str(sample), "--seed", str(SEED), "--name", level, "--headless"]
         command += ["--minutes-per-problem", f"{options.minutes_per_problem:g}", "--device", options.device]
         command += ["--sessions", str(options.sessions.resolve())]
         command += ["--config", str(options.config.resolve())] if options.config is not None else []
-        code = run_until(command, until)
+        code = run_until(command, until, is_done)
+        if (code == -signal.SIGINT or code == 130) and is_done():
+            continue
         if code == -signal.SIGINT or code == 130:
             complete = False
             break
@@ -59,14 +79,33 @@ def main() -> int:
     return 0 if complete else AGAIN
 
 
-def run_until(command: list[str], until: float) -> int:
-    """Run ``command``, and interrupt it at ``until`` (monotonic). Return the command's exit code."""
+class FirstTurns:
+    """Follows the session in ``directory`` until each problem has had its first turn."""
+
+    def __init__(self, directory: Path) -> None:
+        self._paths = SessionPaths.at(directory)
+        self._state = SessionState()
+
+    def are_over(self) -> bool:
+        if not self._paths.exists:
+            return False
+        with SessionReader(self._paths) as reader:
+            self._state.apply_all(reader.read(self._state.seq))
+        phases, turn = self._state.phases(), self._state.turn
+        is_first = turn is not None and self._state.problems[turn.problem].turns == 1
+        return bool(phases) and "waiting" not in phases.values() and not is_first
+
+
+def run_until(command: list[str], until: float, is_done: Callable[[], bool]) -> int:
+    """Run ``command``. Interrupt it at ``until`` (monotonic), or when ``is_done``. Return the command's exit code."""
     child = subprocess.Popen(command, cwd=ROOT)
-    try:
-        return child.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGINT)
-        return child.wait()
+    while time.monotonic() < until and not is_done():
+        try:
+            return child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
+    child.send_signal(signal.SIGINT)
+    return child.wait()
 
 
 def say_progress(sessions: Path) -> None:

@@ -99,7 +99,7 @@ def write_many(paths: SessionPaths, count: int) -> None:
                 idea=f"i{number // 3}",
                 problem="softmax",
                 round=1,
-                parent="v0",
+                parent="v0" if number else None,
                 language="cpp",
                 source=writer.put_blob(f"// kernel {number}"),
                 proposer="playbook",

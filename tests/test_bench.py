@@ -14,12 +14,13 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from benchmarks.kernelbench_table import FirstTurns
 from engine.exit_codes import ExitCode
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded, TurnEnded, TurnStarted
 from engine.session.records.verdict import Baseline, KernelBenchVerdict, Timing, Verdict
 from engine.session.state.session_state import fold
-from engine.session.store import EventWriter, SessionPaths, SessionReader, engine_liveness
+from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.test_state import problem_added, written
 from tui.bench.files import as_html, as_json, as_markdown
@@ -133,6 +134,25 @@ def test_a_turn_that_is_too_short_for_torch_compile_leaves_it_out(kernel_tui: Ke
 def test_arguments_that_name_no_benchmark_are_refused(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(bench, arguments)
     assert done.exit_code == 2 and "Error: " in done.output
+
+
+def test_the_table_script_sees_when_each_problem_has_had_its_turn(tmp_path: Path) -> None:
+    paths = create_session(tmp_path, "level1", "", "config.toml", 0)
+    turns, writer = FirstTurns(paths.directory), EventWriter(paths)
+
+    def over_after(*events: ev.AnyEvent) -> bool:
+        for event in events:
+            writer.append(event).result(10)
+        return turns.are_over()
+
+    refused = ev.ProblemRefused(problem="c", path="c.py", reason="raises")
+    assert not FirstTurns(tmp_path / "none").are_over()
+    assert not over_after(problem_added("a"), problem_added("b"), refused)
+    assert not over_after(TurnStarted(problem="a", minutes=1.0), TurnEnded(problem="a", reason="near_sol"))
+    assert not over_after(TurnStarted(problem="b", minutes=1.0))
+    assert over_after(TurnEnded(problem="b", reason="time"))
+    assert over_after(TurnStarted(problem="b", minutes=0.5)), "a second turn"
+    writer.close()
 
 
 # The report

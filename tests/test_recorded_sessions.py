@@ -15,6 +15,7 @@ from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader
 from engine.session.store.database import MIGRATIONS
 from tests.commandline import KernelTui
+from tui.bench.report import read_report
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.snapshot import screen_text
@@ -89,6 +90,19 @@ def test_the_sample_names_no_path_of_the_machine_that_recorded_it(copied: Sessio
     assert frozen == copied.config.read_text() and '"/' not in frozen
     assert kernel_tui.json("show", copied.name)["config"] == "config.toml"
     assert "softmax: problems/headline/softmax.py" in kernel_tui("show", copied.name, "softmax").stdout
+
+
+def test_the_kernelbench_sessions_are_small_and_reported_without_a_gpu() -> None:
+    sessions = sorted((ROOT / "sessions").glob("kernelbench-level*"))
+    if not sessions:
+        pytest.skip("no KernelBench session is recorded")
+    size = sum(file.stat().st_size for session in sessions for file in session.rglob("*") if file.is_file())
+    assert size < 5_000_000
+    for session in sessions:
+        assert '"/' not in (session / "config.toml").read_text()
+        report = read_report(SessionPaths(session))
+        assert report.count in (15, 25) and report.correct > 0
+        assert not any(row.path.startswith("/") for row in report.problems)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Replay:
 
     def __init__(self, session: Path, journal: Journal, state: SessionState) -> None:
         paths = SessionPaths.at(session)
-        if not paths.database.exists():
+        if not paths.exists:
             raise NoRecord(f"{session}: no session to replay; pass the directory that contains session.db")
         self._reader = SessionReader(paths)
         self._record = fold(self._reader.read())

@@ -18,7 +18,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import SessionError, SessionPaths, SessionReader
+from engine.session.store import SessionError, SessionPaths, SessionReader, sessions_in
 from engine.session.worked_ideas import WorkedIdea, worked_ideas
 from engine.system.globbing import TooWide, matches
 
@@ -87,9 +87,9 @@ def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in patterns:
         for match in matches(Path(pattern)):
-            for database in (match / "session.db", *sorted(match.glob("*/session.db"))):
-                if database.is_file():
-                    found[database.parent.resolve()] = None
+            inside = [match] if SessionPaths.at(match).exists else []
+            for directory in (*inside, *sessions_in(match)):
+                found[directory.resolve()] = None
     return list(found)
 
 

@@ -88,7 +88,10 @@ ALTERED: dict[str, Callable[[SessionPaths], None]] = {
     "a version below 0": lambda paths: alter(paths, "PRAGMA user_version = -5"),
     "version 0": lambda paths: alter(paths, "PRAGMA user_version = 0"),
     "a directory as session.db": database_as_directory,
-    **{f"a pipe as {name}": as_pipe(name) for name in ("session.db", "session.db-wal", "engine.lock", "config.toml")},
+    **{
+        f"a pipe as {name}": as_pipe(name)
+        for name in ("session.db", "session.db.xz", "session.db-wal", "engine.lock", "config.toml")
+    },
 }
 
 

@@ -94,6 +94,10 @@ def print_results(results: Results) -> None:
     for row in results.problems:
         if row.file is not None:
             out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
+        elif row.best is not None:
+            out.print(Text(f"best {row.problem}: {row.best}"), soft_wrap=True)
+    if any(row.best is not None and row.file is None for row in results.problems):
+        out.print("To write these kernels to files: kernel-tui export SESSION --sources DIRECTORY", soft_wrap=True)
     for row in results.problems:
         if row.sizes:
             out.print(Text(f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}"), soft_wrap=True)

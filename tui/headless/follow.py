@@ -134,7 +134,7 @@ def _ended(
         if any(row.eager_ms is not None for row in results.problems):
             print_results(results)
     live = engine_liveness(paths, reader)
-    if live.exit_code is None and not paths.database.exists():
+    if live.exit_code is None and not paths.exists:
         _say_end(
             f"error: {paths.directory}: the session was moved or deleted during the search. The engine stops within a "
             "minute. Resume the session from its new location: kernel-tui resume DIRECTORY"

@@ -84,7 +84,7 @@ def now_of(model: Model) -> str:
         now = "the search is paused" if state.paused else activity_of(model)
         said = [now or _at_work(state)]
     elif model.engine == "finished":
-        said = [f"the search is finished; {_outcome_words(state)}"]
+        said = [f"the search is finished; {_outcome_words(model)}"]
     if newest is not None:
         since, best = newest
         ago = fmt.age(model.now() - since)
@@ -92,8 +92,11 @@ def now_of(model: Model) -> str:
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 
-def _outcome_words(state: SessionState) -> str:
+def _outcome_words(model: Model) -> str:
+    state = model.state
     if "solved" in state.outcomes().values():
+        if model.source.paths.is_packed:
+            return "kernel-tui export SESSION --sources DIRECTORY writes the best kernels to files"
         return "the best kernels are in the session's best/ directory"
     return "no correct kernel was found" if state.nothing_correct else "every problem is pruned"
 

@@ -13,6 +13,7 @@ from engine.session.records.speedup_text import is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
+from engine.session.store import SessionPaths
 from tui.text.certainty import over_compile_is_unsure
 
 
@@ -24,7 +25,8 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     ``over_compile_unsure`` say which figures are uncertain: the speedup over eager, the time of torch.compile, and the
     speedup over it. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is SOL / best
     time. ``kernelbench`` is the best kernel's verdict under KernelBench's rules, or "". ``sizes`` describes the best
-    kernel's results at other sizes. ``status`` is "solved", or says why there is no best kernel; see
+    kernel's results at other sizes. ``file`` contains the best kernel's source; None for a packed session, which has no
+    such files. ``status`` is "solved", or says why there is no best kernel; see
     :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why its search ended.
     """
 
@@ -158,6 +160,9 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
     compiled = problem.baselines.get("compile")
     compile_ms = compiled.timing.median_ms if compiled is not None and compiled.timing is not None else None
     best_ms = best.kernel_ms if best is not None else None
+    paths, file = SessionPaths(directory), None
+    if best is not None and not paths.is_packed:
+        file = str(paths.best(problem.id, suffix_of(best.language)))
     return ResultRow(
         problem=problem.id,
         status=state.outcome(problem.id),
@@ -179,7 +184,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         over_compile_unsure=best is not None and compile_ms is not None and over_compile_is_unsure(problem, best),
         sol_share=verdict.sol_share if verdict is not None else None,
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
-        file=str(directory / "best" / f"{problem.id}{suffix_of(best.language)}") if best is not None else None,
+        file=file,
         sizes=at_other_sizes(best) if best is not None else "",
         remark="; ".join(filter(None, _remarks(state, problem, best, compiled))),
     )

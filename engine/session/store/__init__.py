@@ -2,11 +2,10 @@
 
 The engine appends events (:class:`EventWriter`). Monitors follow the events (:class:`SessionReader`) and send requests
 (:func:`send_request`). The engine reads the requests (:class:`RequestInbox`) and answers each request with an event. A
-lock shows whether an engine runs (:class:`EngineLock`, :func:`engine_liveness`). Every failure raises a
-:class:`SessionError`, whose message gives the path and a remedy.
+lock shows whether an engine runs (:class:`EngineLock`, :func:`engine_liveness`). Readers also open packed copies
+(:func:`pack_session`). Every failure raises a :class:`SessionError`, whose message gives the path and a remedy.
 """
 
-from engine.session.store.bundled import SessionBundled, is_bundled, must_not_be_bundled, own_copy
 from engine.session.store.errors import (
     NotASession,
     SessionBusy,
@@ -20,7 +19,7 @@ from engine.session.store.errors import (
 )
 from engine.session.store.filesystem import check_file_system, local_state_directory
 from engine.session.store.lock import EngineLock, Liveness, engine_liveness
-from engine.session.store.paths import SessionPaths, write_best
+from engine.session.store.paths import SessionPaths, sessions_in, write_best
 from engine.session.store.reader import Heartbeat, SentRequest, SessionReader
 from engine.session.store.request_queue import RequestInbox, send_request, wait_handled
 from engine.session.store.samples import Sample
@@ -33,6 +32,8 @@ from engine.session.store.session_directory import (
     quick_check,
     summarize,
 )
+from engine.session.store.shipped.bundled import SessionBundled, is_bundled, must_not_be_bundled, own_copy
+from engine.session.store.shipped.packing import pack_session
 from engine.session.store.writer import EventWriter
 
 __all__ = [
@@ -66,8 +67,10 @@ __all__ = [
     "local_state_directory",
     "must_not_be_bundled",
     "own_copy",
+    "pack_session",
     "quick_check",
     "send_request",
+    "sessions_in",
     "summarize",
     "wait_handled",
     "write_best",

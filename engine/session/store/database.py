@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from engine.session.store.errors import SessionBusy, SessionMissing, SessionNewer, not_a_session, of_os, of_sqlite
 from engine.session.store.paths import SessionPaths
+from engine.session.store.shipped.packed import unpack, unpack_in_place
 
 APPLICATION_ID = 0x4B_54_55_49
 """Application id in the file's header: ``KTUI``. This number distinguishes sessions from other databases, for example
@@ -146,11 +147,15 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
     """Open a read-only connection without checkpoints. The directory may be read-only. Raises SessionError.
 
     Returns:
-        The connection, and its private copy of the database or None. If a dead engine left a log on read-only media, a
-        copy is necessary, because SQLite needs write access to index the log.
+        The connection, and its private copy of the database or None. A packed session always needs a copy. If a dead
+        engine left a log on read-only media, a copy is necessary too, because SQLite needs write access to index the
+        log.
     """
     database = paths.database
     _must_exist(paths)
+    if not database.exists():
+        with contextlib.suppress(FileNotFoundError):  # An engine has just unpacked the session.
+            return _opened_packed(paths)
     try:
         return _opened(database, "mode=ro"), None
     except sqlite3.OperationalError as error:
@@ -172,12 +177,27 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
         raise of_os(error, database) from error
 
 
+def _opened_packed(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.TemporaryDirectory[str]]:
+    private = tempfile.TemporaryDirectory(prefix="kernel-tui-")
+    copy = Path(private.name) / paths.database.name
+    try:
+        unpack(paths.packed, copy)
+        return _opened(copy, "mode=ro"), private
+    except BaseException as error:
+        private.cleanup()
+        if isinstance(error, sqlite3.Error):
+            raise of_sqlite(error, paths.packed) from error
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise of_os(error, copy) from error
+        raise
+
+
 def _must_exist(paths: SessionPaths) -> None:
     if not paths.directory.is_dir():
         raise SessionMissing(
             f"{paths.directory}: no such session. List the sessions with: kernel-tui sessions", paths.directory
         )
-    if not paths.database.exists():
+    if not paths.exists:
         raise not_a_session(paths.directory, "the directory contains no session.db, so it is not a session")
     must_be_files(paths)
 
@@ -189,19 +209,22 @@ def must_be_files(paths: SessionPaths) -> None:
     Opening a pipe would block forever.
     """
     beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
-    for file in (paths.database, *beside, paths.lock, paths.turn, paths.config, paths.log):
+    for file in (paths.database, paths.packed, *beside, paths.lock, paths.turn, paths.config, paths.log):
         try:
             mode = file.stat().st_mode  # One call, because SQLite creates and deletes files concurrently.
         except OSError:
             continue
         # SQLite opens a directory as a database and fails only at the first read. In place of the other files, a
         # directory fails at once.
-        if not stat.S_ISREG(mode) and (file == paths.database or not stat.S_ISDIR(mode)):
+        if not stat.S_ISREG(mode) and (file in (paths.database, paths.packed) or not stat.S_ISDIR(mode)):
             raise not_a_session(file, "this is not a regular file, so it belongs to no kernel-tui session")
 
 
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
     _must_exist(paths)
+    if not paths.database.exists():
+        with write_turn(paths):
+            unpack_in_place(paths)
     # Check first, because SQLite opens a read-only file without an error and fails only at the first write.
     for place in (paths.directory, paths.database):
         if not os.access(place, os.W_OK):

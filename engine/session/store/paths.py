@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from engine.session.store.errors import of_os
 
+_DATABASE = "session.db"
+_PACKED = f"{_DATABASE}.xz"
+
 
 class SessionPaths(Struct, frozen=True):
     """The files of ``sessions/NAME/``. Create it with :meth:`at`, which makes ``directory`` absolute."""
@@ -26,7 +29,21 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def database(self) -> Path:
-        return self.directory / "session.db"
+        return self.directory / _DATABASE
+
+    @property
+    def packed(self) -> Path:
+        """The database in packed form. If both files exist, the database is the session."""
+        return self.directory / _PACKED
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory contains a session, packed or not."""
+        return self.database.exists() or self.packed.exists()
+
+    @property
+    def is_packed(self) -> bool:
+        return not self.database.exists() and self.packed.exists()
 
     @property
     def lock(self) -> Path:
@@ -50,6 +67,11 @@ class SessionPaths(Struct, frozen=True):
     def best(self, problem_id: str, suffix: str) -> Path:
         """Path of a problem's best kernel. ``suffix`` includes the dot (``.cpp``)."""
         return self.directory / "best" / f"{problem_id}{suffix}"
+
+
+def sessions_in(root: Path, pattern: str = "*") -> list[Path]:
+    """Return the directories in ``root`` whose name matches ``pattern`` and that contain a session, packed or not."""
+    return sorted({file.parent for name in (_DATABASE, _PACKED) for file in root.glob(f"{pattern}/{name}")})
 
 
 def write_best(paths: SessionPaths, problem_id: str, suffix: str, source: str) -> Path:

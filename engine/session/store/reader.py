@@ -6,6 +6,7 @@ import gc
 import sqlite3
 import zlib
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -59,6 +60,7 @@ class SessionReader:
 
     def __init__(self, paths: SessionPaths) -> None:
         self.paths = paths
+        self._was_packed = not paths.database.exists()
         self._connection, self._copy = connect_reader(paths)
         self._seen: int | None = None
 
@@ -97,6 +99,10 @@ class SessionReader:
         version = int(self._rows("PRAGMA data_version")[0][0])
         before, self._seen = self._seen, version
         return version != before
+
+    def copy_to(self, target: Path) -> None:
+        """Write a consistent copy of the database to ``target``, which must not exist, even while an engine writes."""
+        self._rows("VACUUM INTO ?", (str(target),))
 
     def blob(self, digest: str) -> bytes:
         """Return the content of a blob."""
@@ -157,6 +163,12 @@ class SessionReader:
         found = "; ".join(str(row[0]) for row in rows)
         return None if found == "ok" else found
 
+    def _follow_unpacked(self) -> None:
+        """Read the database that an engine made of the packed session, instead of the private copy."""
+        connection, copy = connect_reader(self.paths)
+        self.close()
+        self._connection, self._copy, self._seen, self._was_packed = connection, copy, None, False
+
     def _recorded(self, rows: list[tuple[Any, ...]]) -> list[Recorded]:
         """Decode a chunk of events. Turn garbage collection off meanwhile, because it would free nothing and double the
         time.
@@ -186,6 +198,8 @@ class SessionReader:
         return events
 
     def _rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        if self._was_packed and self.paths.database.exists():
+            self._follow_unpacked()
         try:
             return self._connection.execute(query, arguments).fetchall()
         except sqlite3.Error as error:

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Collection
 
 from engine.session.records.events import CommandHandled
 from engine.session.records.requests import Command, encode_command
-from engine.session.store.bundled import must_not_be_bundled
 from engine.session.store.database import connect_command, write_turn
 from engine.session.store.errors import SessionError, of_sqlite
 from engine.session.store.paths import SessionPaths
 from engine.session.store.reader import SentRequest, SessionReader
+from engine.session.store.shipped.bundled import must_not_be_bundled
 
 POLL_S = 0.075
 

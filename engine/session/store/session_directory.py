@@ -21,13 +21,13 @@ from engine.session.records.events import SessionCreated, encode, kind_of
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store.bundled import bundled_directories
 from engine.session.store.database import connect_engine, create, must_be_files, write_turn
 from engine.session.store.errors import SessionError, SessionMissing, of_os, of_sqlite
 from engine.session.store.filesystem import make_root
 from engine.session.store.lock import Liveness, engine_liveness
-from engine.session.store.paths import SessionPaths, replace_file, sync_directory
+from engine.session.store.paths import SessionPaths, replace_file, sessions_in, sync_directory
 from engine.session.store.reader import SessionReader
+from engine.session.store.shipped.bundled import bundled_directories
 from engine.suggestions import did_you_mean
 
 RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"]
@@ -103,11 +103,11 @@ def find_session(root: Path, name: str) -> SessionPaths:
     Raises SessionMissing, NotASession.
     """
     for directory in (root / name, Path(name), *bundled_directories(name)):
-        if (directory / "session.db").exists():
-            paths = SessionPaths.at(directory)
+        paths = SessionPaths.at(directory)
+        if paths.exists:
             must_be_files(paths)
             return paths
-    hint = did_you_mean(name, (file.parent.name for file in root.glob("*/session.db"))) or "."
+    hint = did_you_mean(name, (directory.name for directory in sessions_in(root))) or "."
     lists = "List the sessions with: kernel-tui sessions"
     raise SessionMissing(f"{root / name}: no such session{hint} {lists}", root / name)
 
@@ -116,7 +116,7 @@ def list_sessions(root: Path) -> list[SessionSummary]:
     """List all sessions below ``root``, newest first, including unreadable sessions with the reason."""
     if not root.is_dir():
         return []
-    found = [summarize(SessionPaths.at(file.parent)) for file in root.glob("*/session.db")]
+    found = [summarize(SessionPaths.at(directory)) for directory in sessions_in(root)]
     return sorted(found, key=lambda summary: (-summary.created, summary.name))
 
 

@@ -11,9 +11,9 @@ import click
 from msgspec import Struct
 
 from engine.exit_codes import ExitCode
-from engine.problem.spec import MODULES, Language, ProblemSpec
+from engine.problem.spec import MODULES, Language, ProblemSpec, suffix_of
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, find, run_async, sessions_option
+from tui.cli.shared.common import Failure, cannot_write, checked_arch, count, find, run_async, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -21,7 +21,7 @@ from tui.console.progress_line import working
 if TYPE_CHECKING:
     from engine.config.tolerance import SessionTolerance
     from engine.session.state.session_state import SessionState, VariantState
-    from engine.session.store import SessionReader
+    from engine.session.store import SessionPaths, SessionReader
 
 DEFAULT_ARCH = "sm_90a"
 """Default GPU architecture of a kernel file."""
@@ -58,6 +58,25 @@ class Chosen(Struct, frozen=True):
 )
 @click.option("--report", metavar="FILE", help="Write a Markdown report of the whole search.")
 @click.option(
+    "--sources",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Write the source of each problem's best kernel, one file each.",
+)
+@click.option(
+    "--packed",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Write a compressed copy of the session, which every command can read.",
+)
+@click.option(
+    "--relative-to",
+    metavar="DIRECTORY",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="In a packed copy, record paths below this directory as relative paths. Repeatable.",
+)
+@click.option(
     "-o", "--output", metavar="PATH", help="File for the solution or program, or directory for the wheel.  [default: "
     "standard output, or the current directory for a wheel]",
 )  # fmt: skip
@@ -73,21 +92,33 @@ def export(
     arch: str | None,
     training: str | None,
     report: str | None,
+    sources: Path | None,
+    packed: Path | None,
+    relative_to: tuple[Path, ...],
     output: str | None,
     root: Path,
 ) -> None:
-    """Export a solution, wheel, program, training data or report.
+    """Export kernels, training data, a report or a whole session.
 
     SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
     several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
-    the output is a KernelBench solution.
+    the output of a kernel is a KernelBench solution.
     """
-    wanted = [name for name, given in (("VARIANT", variants), ("--best", best), ("--training", training),
-                                       ("--report", report)) if given]  # fmt: skip
+    given = {
+        "VARIANT": variants,
+        "--best": best,
+        "--training": training,
+        "--report": report,
+        "--sources": sources,
+        "--packed": packed,
+    }
+    wanted = [name for name, value in given.items() if value]
     if package is not None and standalone:
         raise Failure("--package and --standalone write different files; give only one of them", ExitCode.USAGE)
     if backward and package is None:
         raise Failure("--backward applies to --package NAME", ExitCode.USAGE)
+    if relative_to and packed is None:
+        raise Failure("--relative-to applies to --packed DIRECTORY", ExitCode.USAGE)
     if problem is not None:
         if wanted:
             raise Failure(
@@ -95,11 +126,14 @@ def export(
             )
         _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
         return
-    if package is not None and wanted and not {"--training", "--report"} & set(wanted):
+    if package is not None and wanted and {*wanted} <= {"VARIANT", "--best"}:
         wanted = wanted[:1]
     if len(wanted) != 1 or (package is None and len(variants) + len(best) > 1):
-        hint = "give VARIANT, --best PROBLEM, --training FILE or --report FILE; for a kernel file, give --problem P"
-        raise Failure(hint, ExitCode.USAGE)
+        session = "VARIANT, --best PROBLEM, --training FILE, --report FILE, --sources DIRECTORY or --packed DIRECTORY"
+        raise Failure(f"give {session}; for a kernel file, give --problem P", ExitCode.USAGE)
+    if packed is not None:
+        _write_packed(find(root, source), packed, relative_to)
+        return
 
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
@@ -114,10 +148,37 @@ def export(
             from engine.export.report import report as written
 
             _write(report, [written(state, reader.text).encode()])
+        elif sources is not None:
+            _write_sources(state, reader, sources)
         else:
             names = [*variants, *(_best_of(state, one) for one in best)]
             chosen = [_of_session(reader, state, name, arch) for name in names]
             _export(chosen, package, backward, standalone, output)
+
+
+def _write_sources(state: SessionState, reader: SessionReader, directory: Path) -> None:
+    bests = [state.variants[one.best] for one in state.problems.values() if one.best is not None]
+    if not bests:
+        raise Failure(f"{state.name}: no correct kernel yet", ExitCode.NOTHING_CORRECT)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for best in bests:
+            name = Path(f"{best.problem}{suffix_of(best.language)}").name  # never outside the directory
+            (directory / name).write_text(reader.text(best.source), encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    echo(f"wrote {count(len(bests), 'kernel')} to {directory}", err=True)
+
+
+def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]) -> None:
+    from engine.session.store import pack_session
+    from tui.text.format import size
+
+    with working("packing the session"):
+        copy = pack_session(paths, target, relative_to)
+    before, after = (one.database if one.database.exists() else one.packed for one in (paths, copy))
+    echo(f"wrote {target}: {after.name} has {size(after.stat().st_size)}, "
+         f"{before.name} of {paths.name} {size(before.stat().st_size)}", err=True)  # fmt: skip
 
 
 def _export(

@@ -20,6 +20,7 @@ from engine.session.store import (
     create_session,
     engine_liveness,
     send_request,
+    sessions_in,
 )
 from tui.cli.search.watch import Beginning
 from tui.cli.shared.common import Failure, count, find
@@ -225,8 +226,8 @@ def problem_faults(path: Path) -> tuple[Fault, ...]:
 def _newest_session(config: Config) -> SessionPaths | None:
     """Return the newest readable session that was started from this config file."""
     found: list[tuple[float, SessionPaths]] = []
-    for database in config.sessions.glob("*/session.db"):
-        paths = SessionPaths.at(database.parent)
+    for directory in sessions_in(config.sessions):
+        paths = SessionPaths.at(directory)
         try:
             with SessionReader(paths) as reader:
                 if reader.config_name() == str(config.path):

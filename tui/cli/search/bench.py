@@ -159,10 +159,12 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
     """Return the newest session of the same benchmark, even if its files have moved, or None."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
-    from engine.session.store import SessionPaths
+    from engine.session.store import SessionPaths, is_bundled
 
     configs = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for paths in (SessionPaths.at(file.parent) for file in configs if (file.parent / "session.db").exists()):
+    for paths in (SessionPaths.at(file.parent) for file in configs):
+        if not paths.exists or is_bundled(paths):
+            continue
         try:
             stored = load_config(paths.config)
         except ConfigError:
@@ -223,11 +225,15 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
 
     Raises SessionError, Failure.
     """
+    from engine.session.store import is_bundled
     from tui.bench.files import write_report
     from tui.bench.report import read_report
     from tui.bench.tables import RULES, facts, totals
     from tui.console.tables import columns, console
 
+    if output is None and is_bundled(paths):
+        what = "ships with kernel-tui, which never changes it"
+        raise Failure(f"{paths.name} {what}; name a directory for the report: --output DIRECTORY", ExitCode.USAGE)
     report = read_report(paths)
     if not report.problems:
         raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {paths.name}")

@@ -50,9 +50,10 @@ def resume(
 def _only_one(root: Path) -> str:
     """Return the name of the only session that stopped or died. Raises Failure unless there is exactly one."""
     from engine.exit_codes import ExitCode
-    from engine.session.store import list_sessions
+    from engine.session.store import SessionPaths, is_bundled, list_sessions
 
-    names = [one.name for one in list_sessions(root) if one.state in ("stopped", "died")]
+    stopped = [one for one in list_sessions(root) if one.state in ("stopped", "died")]
+    names = [one.name for one in stopped if not is_bundled(SessionPaths.at(one.directory))]
     if len(names) == 1:
         return names[0]
     if not names:

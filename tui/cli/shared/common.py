@@ -110,7 +110,7 @@ def json_option(command: F) -> F:
 
 
 def complete_session(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return sorted(found.parent.name for found in sessions_root(ctx).glob(f"{incomplete}*/session.db"))
+    return sorted({found.parent.name for found in sessions_root(ctx).glob(f"{incomplete}*/session.db*")})
 
 
 def find(root: Path, session: str) -> SessionPaths:

@@ -16,8 +16,9 @@ from engine.session.store.errors import SessionError, of_os
 from engine.session.store.filesystem import make_root
 from engine.session.store.paths import SessionPaths, sync_directory
 
-_NAMES = ("by-hand",)
-_ROOT = Path(__file__).resolve().parents[3] / "sessions"
+_NAMES = ("by-hand", "kernelbench-level1", "kernelbench-level2", "kernelbench-level3")
+"""Sessions in a checkout. An installation has only ``by-hand``."""
+_ROOT = Path(__file__).resolve().parents[4] / "sessions"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 """Error numbers of a rename to a name that another process has just taken."""
 _NOT_COPIED = shutil.ignore_patterns("*.lock", "session.db-*", ".*")
@@ -62,7 +63,7 @@ def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
         try:
             copied = draft / paths.name  # one level deeper than sessions are, so that nothing lists it
             shutil.copytree(paths.directory, copied, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
-            _finish(copied)
+            finish_copy(copied)
             return SessionPaths(_move(copied, root))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -70,7 +71,7 @@ def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
         raise of_os(error, root / paths.name) from error
 
 
-def _finish(directory: Path) -> None:
+def finish_copy(directory: Path) -> None:
     """Make copied folders writable, because an installation's folders may be read-only, and flush the files to disk."""
     for folder in (directory, *directory.rglob("*/")):
         folder.chmod(folder.stat().st_mode | stat.S_IRWXU)

@@ -1,0 +1,101 @@
+"""Make a packed copy of a session."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from engine.session.store.errors import SessionDamaged, StorageError, of_os, of_sqlite
+from engine.session.store.paths import SessionPaths, replace_file, sync_directory
+from engine.session.store.reader import SessionReader
+from engine.session.store.shipped.bundled import finish_copy
+from engine.session.store.shipped.packed import pack
+
+_NOT_COPIED = shutil.ignore_patterns(
+    "*.lock", "*.log", "session.db*", ".*", "best", "report", "partial", "tracking.json"
+)
+"""Locks and logs of the recording machine, the database itself, and files whose content is in the database."""
+
+
+def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] = ()) -> SessionPaths:
+    """Write a packed copy of a session to the directory ``target``. Every command reads the copy like the original.
+
+    The copy appears only when it is complete. The session's engine may be running; the copy then ends at the last
+    commit.
+
+    Args:
+        target: Must not exist.
+        relative_to: Directories whose paths the copy records as relative paths, such as the home directory. Only
+            events, requests and the configuration change.
+
+    Raises:
+        SessionError: ``target`` exists or cannot be written, or the session is unreadable.
+    """
+    target = target.absolute()
+    if target.exists():
+        raise StorageError(f"{target}: this path exists already. Name another directory.", target)
+    prefixes = sorted((f"{directory.absolute()}/" for directory in relative_to), key=len, reverse=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as name:
+            draft = SessionPaths(Path(name) / target.name)
+            shutil.copytree(paths.directory, draft.directory, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
+            database = Path(name) / "plain.db"  # With another name than session.db, nothing lists it.
+            with SessionReader(paths) as reader:
+                reader.copy_to(database)
+            if prefixes:
+                _shorten(database, draft, prefixes)
+            pack(database, draft.packed)
+            finish_copy(draft.directory)
+            draft.directory.rename(target)
+            sync_directory(target.parent)
+    except sqlite3.Error as error:
+        raise of_sqlite(error, target) from error
+    except zlib.error as error:
+        text = f"{paths.database}: a blob is damaged ({error}). Restore a backup."
+        raise SessionDamaged(text, paths.database) from error
+    except OSError as error:
+        raise of_os(error, target) from error
+    return SessionPaths(target)
+
+
+def _shorten(database: Path, draft: SessionPaths, prefixes: Iterable[str]) -> None:
+    """Remove ``prefixes`` from the paths in the database and in the copy's configuration file."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        connection.execute("BEGIN")
+        for prefix in prefixes:
+            escaped = json.dumps(prefix, ensure_ascii=False)[1:-1]
+            for table in ("event", "command"):
+                connection.execute(f"UPDATE {table} SET json = replace(json, ?, '')", (escaped,))
+            connection.execute("UPDATE about SET value = replace(value, ?, '')", (prefix,))
+            _shorten_config(connection, prefix)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    text = draft.config.read_text(encoding="utf-8")
+    for prefix in prefixes:
+        text = text.replace(prefix, "")
+    replace_file(draft.config, text.encode())
+
+
+def _shorten_config(connection: sqlite3.Connection, prefix: str) -> None:
+    """Remove ``prefix`` from the configuration to which the first event refers by digest."""
+    found = connection.execute(
+        "SELECT digest, compressed FROM event JOIN blob ON digest = json_extract(json, '$.config') "
+        "WHERE kind = 'session_created'"
+    ).fetchone()
+    if found is None:
+        return
+    before, compressed = found
+    text = zlib.decompress(compressed).replace(prefix.encode(), b"")
+    after = hashlib.sha256(text).hexdigest()
+    new = (after, zlib.compress(text), before)
+    connection.execute("UPDATE blob SET digest = ?, compressed = ? WHERE digest = ?", new)
+    connection.execute("UPDATE event SET json = replace(json, ?, ?) WHERE kind = 'session_created'", (before, after))
