@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain, speedup_words
+from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from tui.text.format import milliseconds
+
+
+def comparable_words(state: SessionState, variant: VariantState | None) -> str:
+    """Format a kernel's comparable speedup (``engine.session.state.comparable``); ``-`` if missing."""
+    figures = figures_of(state, variant) if variant is not None else None
+    return marked(speedup(figures.speedup), figures.unsure) if figures is not None else speedup(None)
+
+
+def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
+    """Format a kernel's comparable time in milliseconds; ``-`` if missing."""
+    figures = figures_of(state, variant) if variant is not None else None
+    return milliseconds(figures.ms if figures is not None else None)
 
 
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
-    """Format a round's figure: the speedup from the verdict of its leader."""
-    leader = state.leader_of_round(problem, number)
-    return speedup_words(leader.verdict if leader is not None else None)
+    """Format a round's figure: the comparable speedup of its leader."""
+    return comparable_words(state, state.leader_of_round(problem, number))
 
 
 def over_compile(problem: ProblemState, variant: VariantState) -> float | None:

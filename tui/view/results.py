@@ -12,6 +12,7 @@ from engine.session.records.other_sizes import only_searched_sizes, sizes_in_wor
 from engine.session.records.speedup_text import is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
 from engine.session.store import SessionPaths
 from tui.text.certainty import over_compile_is_unsure
@@ -114,7 +115,8 @@ def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:
     """Return the time of the first correct kernel that was written for the problem."""
     first = next((one for one in state.variants_of(problem) if one.correct), None)
-    return first.kernel_ms if first is not None else None
+    figures = figures_of(state, first) if first is not None else None
+    return figures.ms if figures is not None else None
 
 
 def at_other_sizes(variant: VariantState) -> str:

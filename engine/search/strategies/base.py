@@ -118,7 +118,7 @@ def answer(ranked: Sequence[Candidate], selected_because: Mapping[str, str], dro
 
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
-        where = "in the runoff" if one.runoff_ratio is not None else "by its own verdict"
+        where = "in the runoff; its verdict" if one.runoff_ratio is not None else "by its own verdict"
         return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup_words} eager"
     place = "the fastest with untried ideas" if rank == 1 else f"number {rank} by speed"
     return f"{place}: {against(one, ranked[0], ranked)}"

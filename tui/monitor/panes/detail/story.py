@@ -17,8 +17,8 @@ from tui.monitor.panes.detail.text import field, heading, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import interval_words
-from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
+from tui.text.certainty import comparable_words, interval_words
+from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, scaled_words, why_no_star
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -46,7 +46,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
             line(
                 (f"{above.id:<7}", palette.bold),
                 (f"r{above.round:<3}", palette.dim),
-                (f"{speedup_words(above.verdict):>7} ", palette.text),
+                (f"{comparable_words(state, above):>7} ", palette.text),
                 (f"{change_words(change_against_parent(state, above)):>7}  ", palette.good),
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
@@ -67,6 +67,8 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
+    if scaled := scaled_words(model.state, variant):
+        lines.append(field("in tables", scaled, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
         lines.append(field("not the best", f"{why}; the two verdicts come from different times", palette))
     return lines
