@@ -122,6 +122,15 @@ def test_show_says_that_an_idea_has_no_kernel(kernel_tui: KernelTui, session: Se
     assert lines[-1].split() == ["kernels", "none", "yet"] and "verdict" not in "".join(lines)
 
 
+def test_show_says_what_a_dead_engine_interrupted(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    busy = next(one.id for one in opened(session).state.in_flight() if one.stage != "queued")
+    text = kernel_tui("show", "small").stdout
+    assert (
+        "the engine died; resume with: kernel-tui resume" in text and " running\n" not in text and "unfinished" in text
+    )
+    assert "none: interrupted" in kernel_tui("show", "small", busy).stdout
+
+
 def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, session: SessionPaths) -> None:
     short = kernel_tui("show", "small").stdout
     assert len(short.splitlines()) <= 30

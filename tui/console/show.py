@@ -204,6 +204,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
                 change_words(change_of_round(state, problem, round_.number)),
-                " ".join(one.variant for one in round_.selected) or ("-" if round_.finished_at else "running"),
+                " ".join(one.variant for one in round_.selected)
+                or ("-" if round_.finished_at else "unfinished" if state.at_rest else "running"),
             )
     print_marked(console(), table, f"{tolerance_caption(tolerance)}; {LEGEND}")

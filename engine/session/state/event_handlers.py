@@ -32,7 +32,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
     state.gone.clear()
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
-    state.starts += 1
+    state.starts, state.died = state.starts + 1, False
     if state.turn is not None and state.turn.stopped_s is None:
         state.turn = replace(state.turn, stopped_s=state.elapsed_s(time))
     if event.devices:  # The list is empty if the engine ended before it looked for devices.

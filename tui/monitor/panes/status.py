@@ -234,8 +234,8 @@ def notice_of(model: Model) -> Notice | None:
         resume = again = more = f"Resume: {resume_command(model)}"
     elif more_minutes(model) is not None:
         resume = again = "The time budget is used up: press M to raise it and resume."
-    if model.engine == "dead" and engine is not None:
-        return Notice(f"ENGINE DEAD (pid {engine.pid}). {resume}", True)
+    if model.engine == "died" and engine is not None:
+        return Notice(f"ENGINE DIED (pid {engine.pid}). {resume}", True)
     if model.engine == "ended early":
         return Notice(f"ENGINE ENDED EARLY: {one_line(link.message, 160)} {resume}", True)
     if model.engine == "never ran":

@@ -52,7 +52,9 @@ class Matcher(Struct, frozen=True):
         if not self.words and not self.without:
             return True
         idea = state.ideas.get(variant.idea)
-        status = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
+        status: str = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
+        if state.is_interrupted(variant):
+            status = "interrupted"
         names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
         names += [host] if (host := host_of(state, variant)) else []
         names += ["pinned"] if state.is_pinned(variant.id) else []

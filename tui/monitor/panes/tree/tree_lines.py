@@ -22,7 +22,7 @@ from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_ms, comparable_words
-from tui.text.glyphs import GLYPHS, glyph, standing_of
+from tui.text.glyphs import GLYPHS, glyph, stage_words, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
@@ -110,8 +110,9 @@ class RowLines:
         if standing != "pruned" and self.model.state.is_left_over(variant):
             return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
         if variant.stage is not None and standing != "pruned":
-            if variant.stage == "queued":
-                return [("queued", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
+            if standing == "queued":
+                words = stage_words(self.model.state, variant)
+                return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
             elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
             return [
