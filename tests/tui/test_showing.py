@@ -122,13 +122,25 @@ def test_show_says_that_an_idea_has_no_kernel(kernel_tui: KernelTui, session: Se
     assert lines[-1].split() == ["kernels", "none", "yet"] and "verdict" not in "".join(lines)
 
 
+def test_attach_without_a_name_opens_the_only_running_session(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    assert kernel_tui("attach", "--once").returncode == ExitCode.USAGE
+    write_session(session.directory.parent, "other", Shape(variants=4, problems=1, rounds=1, flying=0, device=CPU))
+    lock = EngineLock(session)
+    shown = kernel_tui("attach", "--once")
+    lock.release()
+    assert shown.returncode == 0 and "small" in shown.stdout.splitlines()[0] and "softmax" in shown.stdout
+    assert "config.toml: no such file" in kernel_tui("run").stderr, "run reads config.toml here"
+
+
 def test_show_says_what_a_dead_engine_interrupted(kernel_tui: KernelTui, session: SessionPaths) -> None:
-    busy = next(one.id for one in opened(session).state.in_flight() if one.stage != "queued")
-    text = kernel_tui("show", "small").stdout
-    assert (
-        "the engine died; resume with: kernel-tui resume" in text and " running\n" not in text and "unfinished" in text
-    )
-    assert "none: interrupted" in kernel_tui("show", "small", busy).stdout
+    shape = Shape(variants=9, problems=1, rounds=1, flying=4, device=CPU)
+    with SessionReader(write_session(session.directory.parent, "dead", shape)) as reader:
+        state, _ = fold_with_story(reader.read())
+    busy = next(one.id for one in state.in_flight() if one.stage != "queued")
+    text = kernel_tui("show", "dead").stdout
+    assert "the engine died; resume with: kernel-tui resume" in text
+    assert " running\n" not in text and "unfinished" in text
+    assert "none: interrupted" in kernel_tui("show", "dead", busy).stdout
 
 
 def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, session: SessionPaths) -> None:
