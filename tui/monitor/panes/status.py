@@ -26,6 +26,8 @@ from tui.view.prompts import unanswered
 from tui.view.spend import count, money
 
 DAY_S = 86400.0
+TABLE_HINT = "2: table"
+"""Hint to the key that shows the scoreboard, on screens without room for it."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -81,11 +83,12 @@ def status_line(
         (3, [("following best", palette.accent)] if follow else []),
         (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
         (2, _place(model, palette)),
-        (4, _work(model, palette)),
+        (5, _work(model, palette)),
         (1, _link(model, palette)),
         (6, _device(model, palette)),
         (1, _clock(model, palette)),
-        (4, _progress(model, palette)),
+        (3, _share(model, palette)),
+        (4, _ends(model, palette)),
         (5, _spent(model, palette)),
         (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
@@ -135,7 +138,7 @@ def _work(model: Model, palette: Palette) -> list[Part]:
     if model.link.kind in LIVE:
         return [
             (f"{busy} running", palette.running if busy else palette.dim),
-            (f" {waiting} waiting" if waiting else "", palette.dim),
+            (f" {waiting} waiting", palette.dim),
             (f" {queued} queued", palette.dim),
         ]
     return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
@@ -150,13 +153,18 @@ def _clock(model: Model, palette: Palette) -> list[Part]:
     return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
 
 
-def _progress(model: Model, palette: Palette) -> list[Part]:
-    """Return the share of the search that is done and its estimated end, in local time."""
+def _share(model: Model, palette: Palette) -> list[Part]:
+    """Return the share of the search that is done."""
     progress = progress_of(model)
-    if progress is None:
+    return [(f"{progress.share:.0%} of {progress.of}", palette.text)] if progress is not None else []
+
+
+def _ends(model: Model, palette: Palette) -> list[Part]:
+    """Return the search's estimated end, in local time. A pause has no known end."""
+    progress = progress_of(model)
+    if progress is None or progress.left_s is None:
         return []
-    end = f" ends {_end(model.now(), progress.left_s)}" if progress.left_s is not None else ""
-    return [(f"{progress.share:.0%} of {progress.of}", palette.text), (end, palette.dim)]
+    return [(f"ends {_end(model.now(), progress.left_s)}", palette.dim)]
 
 
 def _end(now: float, left_s: float) -> str:
@@ -190,7 +198,8 @@ def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     """Return every problem's best speedup in one line, for screens without room for the scoreboard."""
     whole = line(*_bests(model, palette, width, intervals=True))
     if whole.cell_length <= width:
-        return whole
+        hinted = Strip.join([whole, line((TABLE_HINT, palette.dim))])
+        return hinted if hinted.cell_length <= width else whole
     room = max(6, (width - 1) // len(model.state.problems) - 9)
     return line(*_bests(model, palette, room, intervals=False)).crop(0, width)
 
@@ -272,7 +281,7 @@ def _over(done: int, problems: int) -> str:
 
 
 def _over_short(done: int, problems: int) -> str:
-    return " eager" if problems <= 1 else f" geomean {done}/{problems}"
+    return " eager" if problems <= 1 else f" eager, {done}/{problems}"
 
 
 def _link(model: Model, palette: Palette) -> list[Part]:
