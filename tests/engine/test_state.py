@@ -178,7 +178,7 @@ def test_a_kernel_that_a_runoff_timed_has_the_best_kernels_figures_scaled() -> N
     assert figures["v3"].speedup == pytest.approx(2.2 / 2 / 1.25), "an earlier runoff compared it with v1"
     again = after(small_search(), *events, ev.VerdictGiven(variant="v4", verdict=uncertain(4.4, 2.0, 6.0)))
     now = figures_of(again, again.variants["v1"])
-    assert now is not None and (now.speedup, now.unsure) == (pytest.approx(2.2), True), "with the best kernel's mark"
+    assert now is not None and (now.speedup, now.uncertain) == (pytest.approx(2.2), True), "with the best kernel's mark"
 
 
 def test_the_first_of_a_runoff_stands_above_a_tied_kernel_that_is_the_best() -> None:

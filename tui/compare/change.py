@@ -18,20 +18,20 @@ LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; ot
 class Change(NamedTuple):
     """A relative change of the speedup: 0.04 is four percent faster.
 
-    ``side_by_side`` is true if a runoff timed both kernels. ``unsure`` is true if no runoff did and one of the two
+    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff did and one of the two
     speedups is uncertain.
     """
 
     value: float
     side_by_side: bool
-    unsure: bool = False
+    uncertain: bool = False
 
 
 def change_words(change: Change | None) -> str:
     """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; ``~+4.2%`` if uncertain; "" for None."""
     if change is None:
         return ""
-    return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.unsure)
+    return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.uncertain)
 
 
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
@@ -45,7 +45,7 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
         faster = faster_side_by_side(problem, before.id, variant.id)
         if faster is not None:
             return Change(faster, side_by_side=True)
-    return Change(new.speedup / old.speedup - 1, side_by_side=False, unsure=old.unsure or new.unsure)
+    return Change(new.speedup / old.speedup - 1, side_by_side=False, uncertain=old.uncertain or new.uncertain)
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:

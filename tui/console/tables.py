@@ -146,12 +146,12 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             continue
         cells = {
             "eager ms": milliseconds(row.eager_ms),
-            "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
+            "compile ms": marked(milliseconds(row.compile_ms), row.compile_uncertain),
             "first ms": milliseconds(row.first_ms),
             "best ms": milliseconds(row.best_ms),
-            "speedup": marked(speedup(row.speedup), row.unsure),
+            "speedup": marked(speedup(row.speedup), row.uncertain),
             "95%": interval(row.speedup_low, row.speedup_high),
-            "vs compile": marked(speedup(row.over_compile), row.over_compile_unsure),
+            "vs compile": marked(speedup(row.over_compile), row.over_compile_uncertain),
             _SOL: sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
@@ -172,11 +172,11 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
         for label, cell in zip(labels, column.cells, strict=True)
         if re.search(rf"(?:^|\s){MARK}\d", str(cell))
     ]
-    _print_footnotes(out, unsure=not all(shares), above_sol=any(shares))
+    _print_footnotes(out, uncertain=not all(shares), above_sol=any(shares))
 
 
-def _print_footnotes(out: Console, *, unsure: bool, above_sol: bool) -> None:
-    for note in footnotes(unsure=unsure, above_sol=above_sol):
+def _print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
+    for note in footnotes(uncertain=uncertain, above_sol=above_sol):
         print_prose(out, note)
 
 
@@ -194,7 +194,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    _print_footnotes(out, unsure=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
+    _print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:
@@ -373,7 +373,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             LANGUAGE_NAMES[one.language],
             Text(one.device),
             milliseconds(one.ms),
-            marked(speedup(one.speedup), one.unsure),
+            marked(speedup(one.speedup), one.uncertain),
             interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),

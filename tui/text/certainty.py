@@ -13,7 +13,7 @@ from tui.text.format import milliseconds
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:
     """Format a kernel's comparable speedup (``engine.session.state.comparable``); ``-`` if missing."""
     figures = figures_of(state, variant) if variant is not None else None
-    return marked(speedup(figures.speedup), figures.unsure) if figures is not None else speedup(None)
+    return marked(speedup(figures.speedup), figures.uncertain) if figures is not None else speedup(None)
 
 
 def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
@@ -41,19 +41,15 @@ def over_compile_words(problem: ProblemState, variant: VariantState) -> str | No
     The speedup is marked as uncertain if the baseline's or the kernel's time is.
     """
     ahead = over_compile(problem, variant)
-    return marked(speedup(ahead), over_compile_is_unsure(problem, variant)) if ahead is not None else None
+    return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None
 
 
-def over_compile_is_unsure(problem: ProblemState, variant: VariantState) -> bool:
+def over_compile_is_uncertain(problem: ProblemState, variant: VariantState) -> bool:
     """Return whether other programs disturbed the baseline, or the kernel's own speedup is uncertain."""
     compiled = problem.baselines.get("compile")
     if compiled is None or variant.verdict is None:
-        return is_unsure(variant.verdict)
+        return is_uncertain(variant.verdict)
     return is_comparison_uncertain(variant.verdict, compiled)
-
-
-def is_unsure(verdict: Verdict | None) -> bool:
-    return verdict is not None and is_uncertain(verdict)
 
 
 def interval_words(verdict: Verdict | None) -> str:

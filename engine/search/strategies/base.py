@@ -24,7 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
     all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
     runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
-    ``unsure``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
+    ``uncertain``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
     proposer has a new idea for it.
     """
 
@@ -36,7 +36,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     category: str
     speedup_low: float | None = None
     speedup_high: float | None = None
-    unsure: bool = False
+    uncertain: bool = False
     lineage_categories: frozenset[str] = frozenset()
     runoff_ratio: float | None = None
     runoff_tied: bool = False
@@ -47,7 +47,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
         is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
-        return marked(speedup(self.speedup), self.unsure or is_wide)
+        return marked(speedup(self.speedup), self.uncertain or is_wide)
 
 
 class Selection(Struct, frozen=True):

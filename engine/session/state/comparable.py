@@ -17,12 +17,12 @@ from engine.session.state.session_data import SessionData
 class Figures(NamedTuple):
     """A kernel's figures in a table. ``scaled``: the kernel whose verdict a runoff scaled; "" for the own verdict.
 
-    ``unsure``: the own verdict or the scaled one is uncertain.
+    ``uncertain``: the own verdict or the scaled one is uncertain.
     """
 
     speedup: float
     ms: float
-    unsure: bool
+    uncertain: bool
     scaled: str = ""
 
 
@@ -32,12 +32,12 @@ def figures_of(state: SessionData, variant: VariantState) -> Figures | None:
         return None
     problem = state.problems.get(variant.problem)
     name, ratio = problem.relative.get(variant.id, ("", 1.0)) if problem is not None else ("", 1.0)
-    unsure = is_uncertain(variant.verdict)
+    uncertain = is_uncertain(variant.verdict)
     against = state.variants.get(name)
     if against is None or against is variant or against.speedup is None or against.verdict is None:
-        return Figures(variant.speedup, variant.kernel_ms or 0.0, unsure)
-    unsure |= is_uncertain(against.verdict)
-    return Figures(against.speedup / ratio, (against.kernel_ms or 0.0) * ratio, unsure, name)
+        return Figures(variant.speedup, variant.kernel_ms or 0.0, uncertain)
+    uncertain |= is_uncertain(against.verdict)
+    return Figures(against.speedup / ratio, (against.kernel_ms or 0.0) * ratio, uncertain, name)
 
 
 def comparable_speedup(state: SessionData, variant: VariantState) -> float:

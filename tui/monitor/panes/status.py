@@ -12,11 +12,11 @@ from textual.strip import Strip
 
 from engine.devices.sample import DeviceSample
 from engine.session.records.speedup_text import marked, speedup
-from engine.session.records.verdict_text import speedup_words
+from engine.session.records.verdict_text import is_uncertain, speedup_words
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import interval_words, is_unsure
+from tui.text.certainty import interval_words
 from tui.text.sanitize import one_line
 from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.view.model import Model
@@ -74,8 +74,8 @@ def status_line(
         v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None
     ]
     mean = fmt.geometric_mean(speedups)
-    unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
-    best = (f" {star} {marked(speedup(mean), unsure)}", palette.best)
+    uncertain = any(is_uncertain(model.verdict_of_best(problem)) for problem in state.problems.values())
+    best = (f" {star} {marked(speedup(mean), uncertain)}", palette.best)
     over = _over(len(speedups), len(state.problems))
     # Each part has a rank. A narrow screen drops parts from the highest rank down.
     shown: list[tuple[int, list[Part]]] = [
