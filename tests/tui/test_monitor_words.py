@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from benchmarks.synthetic_session import CPU
+from benchmarks.synthetic_session import CPU, GPU, Shape, write_session
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
@@ -22,7 +22,7 @@ from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionR
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.leaders import leader_lines
-from tui.monitor.panes.status import news_of, status_line
+from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.farewell import parting_words
@@ -550,6 +550,15 @@ async def test_ascii_mode_draws_nothing_but_ascii(engine: Any) -> None:
         await monitor.press("M")
         await monitor.until_shown("Rounds per problem")
         assert monitor.text().isascii()
+
+
+async def test_many_problems_on_a_narrow_screen_have_whole_figures(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "many", Shape(variants=40, problems=8, rounds=1, flying=0, device=GPU), end=NOW)
+    async with monitor_of(paths, (80, 24)) as monitor:
+        model = monitor.app.model
+        shown = bests_line(model, monitor.app.monitor_screen.tree_view.palette, 80).text
+        left = int(shown.rpartition("+")[2])
+        assert 0 < left < 8 and shown.count("x ") == 8 - left, shown
 
 
 async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.style import Style
@@ -13,6 +13,7 @@ from textual.strip import Strip
 from engine.devices.sample import DeviceSample
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain, speedup_words
+from engine.session.state.session_state import ProblemState
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
@@ -196,18 +197,26 @@ def _prompts(model: Model, palette: Palette) -> list[Part]:
 
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     """Return every problem's best speedup in one line, for screens without room for the scoreboard."""
-    whole = line(*_bests(model, palette, width, intervals=True))
+    problems = list(model.state.problems.values())
+    whole = line(*_bests(model, problems, palette, width, intervals=True))
     if whole.cell_length <= width:
         hinted = Strip.join([whole, line((TABLE_HINT, palette.dim))])
         return hinted if hinted.cell_length <= width else whole
-    room = max(6, (width - 1) // len(model.state.problems) - 9)
-    return line(*_bests(model, palette, room, intervals=False)).crop(0, width)
+    room = max(6, (width - 1) // len(problems) - 9)
+    for shown in range(len(problems), 0, -1):  # a cut figure misleads
+        left = f"+{len(problems) - shown}" if shown < len(problems) else ""
+        strip = line(*_bests(model, problems[:shown], palette, room, intervals=False), (left, palette.dim))
+        if strip.cell_length - (0 if left else 2) <= width:
+            return strip.crop(0, width)
+    return EMPTY
 
 
-def _bests(model: Model, palette: Palette, room: int, *, intervals: bool) -> Iterator[Part]:
-    """Yield every problem's best speedup. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
+def _bests(
+    model: Model, problems: Sequence[ProblemState], palette: Palette, room: int, *, intervals: bool
+) -> Iterator[Part]:
+    """Yield the problems' best speedups. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
     yield " "
-    for problem in model.state.problems.values():
+    for problem in problems:
         verdict = model.verdict_of_best(problem)
         reached = verdict.speedup if verdict is not None else None
         yield fmt.fit(problem.id, room), palette.dim
