@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
 from engine.session.records.verdict import UNJUDGED, Status
@@ -32,7 +32,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    uncertain: bool = False
+    uncertain: bool = field(default=False, name="unsure")
 
     @property
     def speedup_words(self) -> str:
