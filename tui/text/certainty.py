@@ -19,7 +19,7 @@ def comparable_words(state: SessionState, variant: VariantState | None) -> str:
 def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
     """Format a kernel's comparable time in milliseconds; ``-`` if missing."""
     figures = figures_of(state, variant) if variant is not None else None
-    return milliseconds(figures.ms if figures is not None else None)
+    return milliseconds((figures.ms or None) if figures is not None else None)
 
 
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
