@@ -177,7 +177,7 @@ COMPILED = {
 
 
 def a_report(*then: ev.AnyEvent) -> Report:
-    """Four problems: sure 2x, unsure 2x, only wrong kernels, and refused. Each has one minute."""
+    """Four problems: sure 2x, uncertain 2x, only wrong kernels, and refused. Each has one minute."""
     timed: list[tuple[float, ev.AnyEvent]] = [
         (0, ev.SessionCreated(name="b", version="1", config="", seed=0)),
         (0, ev.EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox="")),

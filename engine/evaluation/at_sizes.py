@@ -52,5 +52,5 @@ def _in_short(place: Resized, verdict: Verdict) -> AtSizes:
         speedup=verdict.speedup if verdict.correct else None,
         speedup_low=verdict.speedup_low if verdict.correct else None,
         speedup_high=verdict.speedup_high if verdict.correct else None,
-        unsure=verdict.correct and is_uncertain(verdict),
+        uncertain=verdict.correct and is_uncertain(verdict),
     )

@@ -82,9 +82,9 @@ class PairPolicy(Struct, frozen=True):
     thousands.
     """
     widest: float = 4.0
-    """A speedup is uncertain if its 95% interval contains 1 and the bounds differ by more than this ratio."""
-    uncertain: float = 4.0
-    """The judge may time an uncertain kernel this many times as long."""
+    """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
+    undecided: float = 4.0
+    """The judge may time an undecided kernel this many times as long."""
 
 
 class StatisticsPolicy(Struct, frozen=True):

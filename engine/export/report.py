@@ -35,21 +35,21 @@ def report(state: SessionState, text: Callable[[str], str]) -> str:
         found += _problem(state, problem, text, over_eager)
     for refused in state.refused.values():
         found.append(f"kernel-tui did not search {_line(refused.problem)}: {_line(refused.reason)}.")
-    unsure = any(re.search(rf"\| {MARK}\d[^%|]*\|", part) for part in found)
+    uncertain = any(re.search(rf"\| {MARK}\d[^%|]*\|", part) for part in found)
     above_sol = any(re.search(rf"\| {MARK}\d+% \|", part) for part in found)
-    found += [f"{note}." for note in footnotes(unsure=unsure, above_sol=above_sol)]
+    found += [f"{note}." for note in footnotes(uncertain=uncertain, above_sol=above_sol)]
     return "\n\n".join(part for part in found if part) + "\n"
 
 
 def _summary(state: SessionState, over_eager: str) -> str:
     """Return the table of results. ``over_eager``: the header of the speedup column."""
-    rows, speedups, unsure = [], [], False
+    rows, speedups, uncertain = [], [], False
     for problem in state.problems.values():
         best, first = _best(state, problem), _first(state, problem)
         eager_ms, compiled = problem.eager_ms(best), problem.baselines.get("compile")
         speedup = best.speedup if best is not None else None
         speedups += [speedup] if speedup is not None else []
-        unsure |= best is not None and best.verdict is not None and is_uncertain(best.verdict)
+        uncertain |= best is not None and is_uncertain(best.verdict)
         rows.append(
             [
                 problem.spec.id,
@@ -67,7 +67,7 @@ def _summary(state: SessionState, over_eager: str) -> str:
     table = _table(head, rows)
     if len(speedups) > 1:
         mean = exp(sum(log(speedup) for speedup in speedups) / len(speedups))
-        table += f"\n\nGeometric mean of the speedups over eager: {marked(f'{mean:.3g}', unsure)}."
+        table += f"\n\nGeometric mean of the speedups over eager: {marked(f'{mean:.3g}', uncertain)}."
     return table
 
 

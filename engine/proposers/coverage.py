@@ -6,7 +6,6 @@ The check is cheap, because the playbook only inspects the problem's traced grap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -108,10 +107,3 @@ def add_a_table() -> str:
         "Or add one of these tables to the config and run the config again, which starts a new "
         f"session:\n{MANUAL_TABLE}\n\n{MODEL_TABLE}"
     )
-
-
-def session_argument(directory: Path) -> str:
-    """Return the argument that names a session on a command line. A session in the default directory needs only its
-    name.
-    """
-    return directory.name if directory.parent.name == "sessions" else str(directory)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from engine.proposers.llm.model_protocol import Prompt
 from engine.session.store.errors import SessionError, of_os
-from engine.session.store.paths import replace_file
+from engine.session.store.paths import replace_file, session_argument
 
 RULER = "-" * 34 + " 8< " + "-" * 34
 MAX_READ_BYTES = 8 << 20
@@ -52,7 +52,7 @@ class Mailbox:
         try:
             self.outbox.mkdir(exist_ok=True)
             self.inbox.mkdir(exist_ok=True)
-            replace_file(target, prompt_file(call, prompt, self.outbox.parent.name).encode())
+            replace_file(target, prompt_file(call, prompt, session_argument(self.outbox.parent)).encode())
         except OSError as error:
             raise of_os(error, target) from error
         return target
@@ -140,7 +140,9 @@ def _is_prompt(file: Path) -> bool:
 
 
 def prompt_file(call: str, prompt: Prompt, session: str) -> str:
-    """Build the text of an outbox file: a header with instructions, a cut mark, and the prompt."""
+    """Build the text of an outbox file: a header with instructions, a cut mark, and the prompt. ``session`` names the
+    session on a command line.
+    """
     return (
         f"Call:    {call}\n"
         f"Wanted:  {_WHAT[prompt.purpose]}\n"

@@ -166,8 +166,8 @@ class Owed:
     def reserve_s(self) -> float:
         """Expected duration of the deferred work that must not be left out, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        unsure = {best.problem for best in self._uncertain_bests()}
-        last = sum(name in unsure or not problem.at_rest for name, problem in self._problems.items())
+        uncertain = {best.problem for best in self._uncertain_bests()}
+        last = sum(name in uncertain or not problem.at_rest for name, problem in self._problems.items())
         return compile_s + LAST_S * last + self._final_check.reserve_s
 
     def start_baseline(self) -> None:

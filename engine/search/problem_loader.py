@@ -21,7 +21,7 @@ from engine.problem.spec import (
     MODULES,
     ProblemSpec,
 )
-from engine.proposers.coverage import remedies, session_argument
+from engine.proposers.coverage import remedies
 from engine.search.context import Context
 from engine.search.proposing.warm_start import WarmStart
 from engine.session.records.events import (
@@ -34,6 +34,7 @@ from engine.session.records.events import (
     ProblemRefused,
     RoundStarted,
 )
+from engine.session.store.paths import session_argument
 
 
 class ProblemsMissing(Exception):

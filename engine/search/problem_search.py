@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from engine.evaluation.evaluator import CountersUnavailable, EvaluationError
 from engine.problem.spec import Language
-from engine.proposers.coverage import session_argument
 from engine.proposers.protocol import NUMBER, Proposer
 from engine.search.context import Context
 from engine.search.ids import seed_for
@@ -48,6 +47,7 @@ from engine.session.records.events import (
 from engine.session.records.model_calls import CallSite, Purpose
 from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
+from engine.session.store.paths import session_argument
 
 PROFILES = "profiles"
 """Folder of ncu's reports in the session's directory."""

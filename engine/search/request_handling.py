@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.problem.spec import LANGUAGE_NAMES, MODULES
-from engine.proposers.coverage import session_argument
 from engine.search.context import Context
 from engine.search.proposing.untried import why_nothing_new
 from engine.session.budget import caps_of, elapsed_s
@@ -34,6 +33,7 @@ from engine.session.state.node_names import (
 from engine.session.state.nodes import SEEDED, TRANSFORMATION
 from engine.session.state.session_state import ProblemState
 from engine.session.store import SentRequest, SessionError
+from engine.session.store.paths import session_argument
 from engine.suggestions import did_you_mean
 from engine.system import clock
 

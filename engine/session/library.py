@@ -28,8 +28,8 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", 
 class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
-    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``unsure``: whether the
-    speedup is uncertain. ``key``: see :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix
+    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``uncertain``: whether
+    the speedup is. ``key``: see :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix
     seconds.
     """
 
@@ -44,7 +44,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
-    unsure: bool
+    uncertain: bool
     tolerance: SessionTolerance
     category: str
     transformation: str
@@ -180,7 +180,7 @@ def best_for(
 
 def _figures(one: SavedKernel) -> str:
     ms = f"{one.ms:.3g} ms" if one.ms < 100 else f"{one.ms:.0f} ms"
-    return f"{ms}, {marked(speedup(one.speedup), one.unsure)} eager"
+    return f"{ms}, {marked(speedup(one.speedup), one.uncertain)} eager"
 
 
 def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKernel]:
@@ -206,7 +206,7 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
                 speedup=variant.speedup,
                 speedup_low=verdict.speedup_low,
                 speedup_high=verdict.speedup_high,
-                unsure=is_uncertain(verdict),
+                uncertain=is_uncertain(verdict),
                 tolerance=tolerance,
                 category=idea.category if idea is not None else "other",
                 transformation=idea.transformation if idea is not None else "",

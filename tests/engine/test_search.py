@@ -16,7 +16,9 @@ from engine.daemon.launch import log_tail, start_engine
 from engine.exit_codes import ExitCode
 from engine.session.budget import RESERVE_SHARE, elapsed_s
 from engine.session.records.events import (
+    BY_HAND,
     BaselineMeasured,
+    BudgetChanged,
     ProblemAdded,
     Recorded,
     RoundFinished,
@@ -25,9 +27,10 @@ from engine.session.records.events import (
     SizesChecked,
     VerdictGiven,
 )
-from engine.session.records.requests import ChangeBudget
-from engine.session.state.session_state import SessionState, fold
+from engine.session.records.requests import ChangeBudget, SeedKernel
+from engine.session.state.session_state import SessionState, VariantState, fold
 from engine.session.store import SessionPaths, SessionReader, create_session, engine_liveness, send_request
+from tests.engine.proposers import canned
 from tests.made_once import made_once
 from tui.view.results import results_of
 
@@ -277,6 +280,31 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
     start_engine(paths)
     run_until(paths, lambda state: state.verdicts > spent.verdicts)
     kill(paths)
+
+
+def test_kernels_in_evaluation_when_the_time_ends_get_a_verdict(tmp_path: Path) -> None:
+    paths = new_session(tmp_path, "softmax", rounds=500, minutes=30.0, sizes=False)
+    start_engine(paths)
+    run_until(paths, all_have_a_best)
+    again = 'for (int n = 0; n < 400; ++n) { asm volatile("" ::: "memory"); for (long long r'
+    slow = canned.good("slow").replace("for (long long r", again).replace("return 0;", "} return 0;")
+    send_request(paths, SeedKernel(problem="softmax", language="cpp", source=slow, text="slow"), "test")
+
+    def slow_ones(state: SessionState) -> list[VariantState]:
+        return [one for one in state.variants.values() if one.proposer == BY_HAND]
+
+    run_until(paths, lambda state: any(one.stage == "checking" for one in slow_ones(state)))
+    begun = fold(events_of(paths))
+    send_request(paths, ChangeBudget(minutes=elapsed_s(begun, time.time()) / 60.0), "test")
+    wait_for_end(paths)
+    events = events_of(paths)
+    ended = fold(events)
+    (seeded,) = slow_ones(ended)
+    over = next(one.seq for one in events if isinstance(one.event, BudgetChanged))
+    given = [one.seq for one in events if isinstance(one.event, VerdictGiven) and one.event.variant == seeded.id]
+    assert ended.engine is not None and ended.engine.stopped == "budget", log_tail(paths, 50)
+    assert len(given) == 1 and given[0] > over and seeded.correct, log_tail(paths, 50)
+    assert all(variant.stage == "queued" for variant in ended.in_flight()), "the others wait for a resume"
 
 
 def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
         kernel("v4", 2.3, runoff_ratio=1.25),
     ]
     selection = greedy(runoff, round_number=1, width=2, seed=0)
-    assert why(selection, "v1") == "fastest in the runoff: 2 ms, 5.00x eager"
+    assert why(selection, "v1") == "fastest in the runoff; its verdict: 2 ms, 5.00x eager"
     assert why(selection, "v2") == "number 2 by speed: tied with v1 in the runoff"
     assert why(selection, "v3") == "tied with v1 in the runoff; only the 2 fastest are selected"
     assert why(selection, "v4") == "25% slower than v1 in the runoff; only the 2 fastest are selected"

@@ -15,6 +15,7 @@ from engine.search.strategies.runoff_choice import runoff_leaders
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded, Selected
 from engine.session.records.verdict import Standing, Timing, Verdict
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionDamaged
 from tui.view.activity import kernels_at_work
@@ -158,6 +159,26 @@ def test_leaders_stand_in_the_order_of_the_runoff() -> None:
     state = after(small_search(), runoff, ev.VerdictGiven(variant="v4", verdict=verdict(1.5)))
     assert [leader.id for leader in state.standing_order("softmax")] == ["v1", "v3", "v4"]
     assert [leader.id for leader in state.standing_order("softmax", 1)] == ["v1"]
+
+
+def test_a_kernel_that_a_runoff_timed_has_the_best_kernels_figures_scaled() -> None:
+    first = (Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.2, 1.3, False))
+    second = (Standing("v4", 0.3, 1.0, 1.0, 1.0, False), Standing("v1", 0.6, 2.0, 1.9, 2.1, False))
+    events = [
+        ev.RunoffFinished(problem="softmax", round=0, standings=first),
+        ev.VerdictGiven(variant="v4", verdict=verdict(2.2)),
+        ev.RunoffFinished(problem="softmax", round=1, standings=second),
+    ]
+    state = after(small_search(), *events)
+    figures = {name: figures_of(state, state.variants[name]) for name in ("v1", "v3", "v4")}
+    assert state.problems["softmax"].best == "v4" and state.variants["v1"].speedup == 2.0
+    assert figures["v4"] == (2.2, state.variants["v4"].kernel_ms, False, ""), "the best kernel's own verdict counts"
+    assert figures["v1"] is not None and figures["v3"] is not None
+    assert (figures["v1"].speedup, figures["v1"].scaled) == (pytest.approx(1.1), "v4"), "half as fast side by side"
+    assert figures["v3"].speedup == pytest.approx(2.2 / 2 / 1.25), "an earlier runoff compared it with v1"
+    again = after(small_search(), *events, ev.VerdictGiven(variant="v4", verdict=uncertain(4.4, 2.0, 6.0)))
+    now = figures_of(again, again.variants["v1"])
+    assert now is not None and (now.speedup, now.uncertain) == (pytest.approx(2.2), True), "with the best kernel's mark"
 
 
 def test_the_first_of_a_runoff_stands_above_a_tied_kernel_that_is_the_best() -> None:

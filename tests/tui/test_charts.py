@@ -179,7 +179,10 @@ async def test_the_status_line_says_how_far_the_search_is_and_when_it_ends(open_
         engine.record(ev.BudgetChanged(minutes=10.0))
         await monitor.until_shown("/10:00")
         first = monitor.text().splitlines()[0]
-        found = re.search(r"(\d+)% of time ends ~(\d\d):(\d\d)", first)
+        found = re.search(r"(\d+)% of time  ends ~(\d\d):(\d\d)", first)
         assert found is not None, first
         model = monitor.app.model
         assert int(found[1]) >= round(model.search_seconds() / 600 * 100) - 1
+        engine.record(ev.SearchPaused())
+        await monitor.until(lambda: "ends ~" not in monitor.text(), "no end during a pause")
+        assert "% of time" in monitor.text()

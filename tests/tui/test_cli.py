@@ -326,6 +326,10 @@ def test_show_and_sessions_read_what_was_saved(finished: Printed) -> None:
     text = kernel_tui("show", "demo", "softmax").stdout
     assert "selected" in text
     assert kernel_tui("show", "demo", "i1").returncode == 0
+    verdict = kernel_tui.json("eval", row["file"], "--quick")
+    assert verdict["status"] == "correct", "a file in best/ knows its problem"
+    elsewhere = kernel_tui("build", "sessions/demo/other.cpp")
+    assert elsewhere.returncode == ExitCode.USAGE and "The problems of session demo:" in elsewhere.stderr
 
 
 def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) -> None:

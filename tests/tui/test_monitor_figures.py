@@ -35,8 +35,8 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
         return next(line.text for line in reversed(story.lines) if "best" in line.text)
 
     before, other = state.variants[problem.best or ""], state.leaders("softmax")[-1]
-    unsure = Verdict(status="correct", speedup=9.0, speedup_low=4.0, speedup_high=12.0, kernel=Timing(1, 1, 1, 9))
-    told(ev.VerdictGiven(variant=before.id, verdict=unsure))
+    uncertain = Verdict(status="correct", speedup=9.0, speedup_low=4.0, speedup_high=12.0, kernel=Timing(1, 1, 1, 9))
+    told(ev.VerdictGiven(variant=before.id, verdict=uncertain))
     assert problem.best == before.id
     sure = Verdict(status="correct", speedup=8.0, speedup_low=7.9, speedup_high=8.1, kernel=Timing(0.5, 0.5, 0.5, 9))
     assert told(ev.VerdictGiven(variant=other.id, verdict=sure)).endswith(

@@ -246,7 +246,7 @@ async def test_r_says_that_a_search_is_finished(tmp_path: Path) -> None:
         await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
         assert "R resume engine" not in monitor.text()
         await monitor.press("R")
-        await monitor.until_shown("All rounds are done.")
+        await monitor.until_shown("The search is complete: all rounds are done.")
 
 
 @pytest.mark.keys("MonitorScreen", "R")

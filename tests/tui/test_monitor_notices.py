@@ -77,18 +77,17 @@ async def test_a_resumed_search_that_only_waits_for_replies_says_so(fresh: Engin
         assert "again" not in monitor.text().splitlines()[1]
 
 
-async def test_a_speedup_that_the_runoff_contradicts_is_dim(engine: Any) -> None:
+async def test_a_better_speedup_outside_the_runoff_is_dim(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state
         best = state.problems["softmax"].best
-        other = next(one for one in state.variants_of("softmax") if one.correct and one.id != best)
+        other, third = [one for one in state.variants_of("softmax") if one.correct and one.id != best][:2]
         assert best is not None
-        fast = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9))
-        standings = (Standing(best, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.1, 1.1, 1.05, 1.15, False))
+        disturbed = Verdict(status="correct", speedup=9.0, kernel=Timing(90.0, 90.0, 90.0, 9))
+        standings = (Standing(best, 1.0, 1.0, 1.0, 1.0, False), Standing(third.id, 1.1, 1.1, 1.05, 1.15, False))
         engine.record(
-            ev.RunoffFinished(problem="softmax", round=2, standings=standings),
-            ev.VerdictGiven(variant=other.id, verdict=fast),
-            ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+            *(ev.RunoffFinished(problem="softmax", round=number, standings=standings) for number in range(3)),
+            ev.VerdictGiven(variant=other.id, verdict=disturbed),
         )
         await monitor.until_shown("9.00x")
         screen, dim = monitor.app.monitor_screen, monitor.app.monitor_screen.tree_view.palette.dim

@@ -55,7 +55,9 @@ async def test_a_finished_search_says_what_goes_on(open_monitor: Any, engine: En
     engine.lock.release()
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("d")
-        await monitor.until_shown("All rounds are done.")
+        await monitor.until_shown("no engine can prune or restore. Press M to allow more rounds")
+        await monitor.press("a")
+        await monitor.until_shown("no engine can judge a new kernel")
 
 
 async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engine: Engine) -> None:

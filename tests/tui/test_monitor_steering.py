@@ -475,7 +475,8 @@ async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
 ) -> None:
     async with open_monitor(session) as monitor:
         second = monitor.text().splitlines()[1]
-        assert "ENGINE DEAD" in second and "Press R to resume (or: kernel-tui resume" in second
+        assert "ENGINE DIED" in second and "Press R to resume (or: kernel-tui resume" in second
+        assert "interrupted" in monitor.text() and "building 0:" not in monitor.text()
         await monitor.press("P")
         await monitor.until_shown("No engine is running on this session")
 

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from benchmarks.synthetic_session import CPU
+from benchmarks.synthetic_session import CPU, GPU, Shape, write_session
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
 from engine.session.records.verdict import Baseline, Standing, Timing, Verdict
+from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.leaders import leader_lines
-from tui.monitor.panes.status import news_of, status_line
+from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.farewell import parting_words
@@ -299,13 +300,15 @@ async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engin
         engine.record(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
         await monitor.until_shown(f"new best {third}, 0.1% faster than {first} side by side; verdict ")
         (line,) = (text for text in monitor.text().splitlines() if "side by side" in text)
-        assert f"({first}: {state.variants[first].speedup:.2f}x; the runoff decides)" in line
+        assert f"({first}'s verdict: {state.variants[first].speedup:.2f}x; the runoff decides)" in line
         board = [line[70:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
         assert any(f"★ {third}" in text and " first " in text for text in monitor.text().splitlines())
-        monitor.app.monitor_screen.tree_view.select(first)
-        await monitor.until_shown(f"{first}  tied in runoff  ")
+        assert (figures := figures_of(state, state.variants[first])) is not None
+        assert figures.speedup == pytest.approx((state.variants[third].speedup or 0.0) / 1.001)
+        row = next(text for text in monitor.text().splitlines() if f" {first} " in text and " tied " in text)
+        assert f"{figures.speedup:.2f}x" in row and f"{figures.ms:.3f}" in row
         engine.record(ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=()))
         leader = state.leader_of_round("softmax", 2)
         assert leader is not None
@@ -328,14 +331,14 @@ async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> Non
         await monitor.until_shown(f"{second}  dropped after round 1")
         shown = monitor.text()
         assert why.why in shown and f"last runoff  tied with {first} in the runoff of round 1" in shown
-        assert "own verdict" in shown and "6 Leaders  speedup: own verdict, tol. kernelbench" in shown
+        assert "own verdict" in shown and "6 Leaders  speedup over eager, tol. kernelbench" in shown
         assert any(f" {second} " in text and " tied " in text for text in shown.splitlines())
 
 
-def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measured_faster(session: SessionPaths) -> None:
+def test_kernels_stand_in_the_order_of_the_figures_that_the_runoff_made_comparable(session: SessionPaths) -> None:
     with SessionReader(session) as reader:
         state = fold(reader.read())
-    one, two, three, four, five = (leader.id for leader in state.leaders("softmax", 5))
+    one, two, three, _, five = (leader.id for leader in state.leaders("softmax", 5))
     # Suppose the slowest by its own verdict beats two others with slow references; the fourth did not run.
     standings = (
         Standing(five, 3, 1, 1, 1, False),
@@ -344,11 +347,13 @@ def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measure
     )
     state.apply(ev.Recorded(state.seq + 1, NOW, ev.RunoffFinished(problem="softmax", round=2, standings=standings)))
     assert state.problems["softmax"].best == five
-    order = [leader.id for leader in state.standing_order("softmax", 5)]
-    words = [why_no_star(state, state.variants[name]) for name in (one, two, four, five)]
-    assert words == ["runoff +10%", "runoff +20%", f"no runoff with {five}", ""]
+    order = [leader.id for leader in state.standing_order("softmax")]
+    shown = [comparable_speedup(state, state.variants[name]) for name in order[1:]]
+    words = [why_no_star(state, state.variants[name]) for name in (one, two, three, five)]
+    assert words == ["", "", f"no runoff with {five}", ""], "the runoff's figures need no remark"
     assert why_no_star(state, state.leaders("softmax")[-1]) == "", "it has less of everything"
-    assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
+    assert order[0] == five and order.index(three) < order.index(one) < order.index(two)
+    assert shown == sorted(shown, reverse=True), "all other kernels stand in the order of the figures beside them"
 
 
 def test_the_change_against_the_parent_agrees_with_the_runoff(session: SessionPaths) -> None:
@@ -508,7 +513,7 @@ async def test_a_round_counts_what_was_judged(engine: Any) -> None:
         await monitor.until_shown("round 3  1 to go")
 
 
-async def test_a_later_runoff_rewrites_no_round_but_a_second_verdict_does(engine: Any) -> None:
+async def test_a_later_runoff_scales_a_rounds_figure_and_a_second_verdict_is_in_the_log(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state
         best = state.problems["softmax"].best
@@ -525,10 +530,11 @@ async def test_a_later_runoff_rewrites_no_round_but_a_second_verdict_does(engine
         await monitor.until_shown("round 2 done")
         assert "best of round 0 is now" not in monitor.text()
         row = next(line for line in monitor.text().splitlines() if "round 0" in line)
-        assert f" {early.speedup:.2f}x " in row
+        shown = f"{(state.variants[best].speedup or 0.0) / 4:.2f}x"
+        assert f" {shown} " in row
         verdict = Verdict(status="correct", speedup=0.01, kernel=Timing(9.0, 9.0, 9.0, 9))
         engine.record(ev.VerdictGiven(variant=early.id, verdict=verdict))
-        await monitor.until_shown(f"(was {early.speedup:.2f}x), after a verdict on {early.id}")
+        await monitor.until_shown(f"at {shown} (was {early.id} at {early.speedup:.2f}x), after a verdict on {early.id}")
 
 
 async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:
@@ -544,6 +550,15 @@ async def test_ascii_mode_draws_nothing_but_ascii(engine: Any) -> None:
         await monitor.press("M")
         await monitor.until_shown("Rounds per problem")
         assert monitor.text().isascii()
+
+
+async def test_many_problems_on_a_narrow_screen_have_whole_figures(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "many", Shape(variants=40, problems=8, rounds=1, flying=0, device=GPU), end=NOW)
+    async with monitor_of(paths, (80, 24)) as monitor:
+        model = monitor.app.model
+        shown = bests_line(model, monitor.app.monitor_screen.tree_view.palette, 80).text
+        left = int(shown.rpartition("+")[2])
+        assert 0 < left < 8 and shown.count("x ") == 8 - left, shown
 
 
 async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:

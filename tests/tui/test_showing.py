@@ -30,7 +30,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite
-from engine.session.records.speedup_text import ABOVE_SOL, UNSURE, speedup
+from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
@@ -120,6 +120,27 @@ def test_show_says_that_an_idea_has_no_kernel(kernel_tui: KernelTui, session: Se
     lines = kernel_tui("show", "small", "i90").stdout.splitlines()
     assert lines[:2] == ["i90 of softmax, round 2, memory, by you", "keep the row in registers"]
     assert lines[-1].split() == ["kernels", "none", "yet"] and "verdict" not in "".join(lines)
+
+
+def test_attach_without_a_name_opens_the_only_running_session(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    assert kernel_tui("attach", "--once").returncode == ExitCode.USAGE
+    write_session(session.directory.parent, "other", Shape(variants=4, problems=1, rounds=1, flying=0, device=CPU))
+    lock = EngineLock(session)
+    shown = kernel_tui("attach", "--once")
+    lock.release()
+    assert shown.returncode == 0 and "geomean of 2/2" in shown.stdout.splitlines()[0]
+    assert "config.toml: no such file" in kernel_tui("run").stderr, "run reads config.toml here"
+
+
+def test_show_says_what_a_dead_engine_interrupted(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    shape = Shape(variants=9, problems=1, rounds=1, flying=4, device=CPU)
+    with SessionReader(write_session(session.directory.parent, "dead", shape)) as reader:
+        state, _ = fold_with_story(reader.read())
+    busy = next(one.id for one in state.in_flight() if one.stage != "queued")
+    text = kernel_tui("show", "dead").stdout
+    assert "the engine died; resume with: kernel-tui resume" in text
+    assert " running\n" not in text and "unfinished" in text
+    assert "none: interrupted" in kernel_tui("show", "dead", busy).stdout
 
 
 def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, session: SessionPaths) -> None:
@@ -292,7 +313,7 @@ def test_a_share_above_the_sol_has_a_footnote_of_its_own(kernel_tui: KernelTui, 
         report,
     ):
         said = kernel_tui(*words).stdout
-        assert "~137" in said and said.count(ABOVE_SOL) == 1 and UNSURE not in said, words
+        assert "~137" in said and said.count(ABOVE_SOL) == 1 and UNCERTAIN not in said, words
 
 
 def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(
@@ -302,7 +323,7 @@ def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(
     best = next(one for one in model.state.leaders("softmax") if one.id != model.state.problems["softmax"].best)
     known = best.verdict
     assert known is not None and known.kernel is not None
-    assert UNSURE not in kernel_tui("show", "small").stdout, "every interval is narrow"
+    assert UNCERTAIN not in kernel_tui("show", "small").stdout, "every interval is narrow"
     kernel = replace(known.kernel, median_ms=0.001)
     wide = replace(known, speedup=77.0, speedup_low=60.0, speedup_high=95.0, kernel=kernel, same_code_as=None)
     lock, writer = EngineLock(session), EventWriter(session)
@@ -313,12 +334,12 @@ def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(
     lock.release()
     for words in (("show", "small"), ("show", "small", "softmax"), ("sessions",), ("kernels", "--problem", "softmax")):
         said = kernel_tui(*words).stdout
-        assert "~77.00x" in said and said.count(UNSURE) == 1 + (words[0] == "show"), words
+        assert "~77.00x" in said and said.count(UNCERTAIN) == 1 + (words[0] == "show"), words
         assert not re.search(r"(?<!~)77\.00x", said), words
         if words[0] != "kernels":
             assert "~77" not in json.dumps(kernel_tui.json(*words))
     assert "~77.00x" in kernel_tui("show", "small", best.id).stdout
-    assert UNSURE in (full := kernel_tui("show", "small", best.id, "--full").stdout) and "~77.00x (95%" in full
+    assert UNCERTAIN in (full := kernel_tui("show", "small", best.id, "--full").stdout) and "~77.00x (95%" in full
     with SessionReader(session) as reader:
         state, story = fold_with_story(reader.read())
     lines = [line.text for line in story.lines]

@@ -79,7 +79,7 @@ def test_a_table_of_sessions_that_differ_names_each_ones(kernel_tui: KernelTui, 
     [
         ((80, 24), ["1 Tree  tol. crfm "]),
         ((120, 40), ["1 Tree  tol. crfm ", "2 Problems  tolerance crfm (1e-2)"]),
-        ((200, 60), ["1 Tree  tol. crfm ", "2 Problems  tolerance crfm (1e-2)", "own verdict, tol. crfm"]),
+        ((200, 60), ["1 Tree  tol. crfm ", "2 Problems  tolerance crfm (1e-2)", "speedup over eager, tol. crfm"]),
     ],
     ids=["80x24", "120x40", "200x60"],
 )

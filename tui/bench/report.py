@@ -12,7 +12,6 @@ from msgspec import Struct
 from engine.config.tolerance import tolerance_in, tolerance_words
 from engine.config.toml_table import toml_table
 from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, VerdictGiven
-from engine.session.records.speedup_text import WIDE
 from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
@@ -30,7 +29,7 @@ class Over(Struct, frozen=True):
     """A best kernel compared with a baseline. ``ms`` is the baseline's time; None with ``failure`` as the reason.
 
     ``low`` to ``high`` is an interval around ``speedup``. Over eager, the interval is the verdict's 95% interval. Over
-    other baselines, it divides the 10th by the 90th percentile of the two times, and vice versa. ``unsure``: the
+    other baselines, it divides the 10th by the 90th percentile of the two times, and vice versa. ``uncertain``: the
     speedup is uncertain.
     """
 
@@ -39,7 +38,7 @@ class Over(Struct, frozen=True):
     low: float | None = None
     high: float | None = None
     failure: str = ""
-    unsure: bool = False
+    uncertain: bool = False
 
 
 class BenchRow(Struct, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
     ``fast`` maps each mark p to the number of problems whose whole interval is above p; p = 0 counts correct kernels.
     ``geomean`` and ``median`` are over the ``compared`` problems: those with a correct kernel and a baseline time.
-    ``geomean_all`` counts every other problem as 1, as if PyTorch ran there. ``unsure``: one of the speedups is
+    ``geomean_all`` counts every other problem as 1, as if PyTorch ran there. ``uncertain``: one of the speedups is
     uncertain.
     """
 
@@ -87,7 +86,7 @@ class Total(Struct, frozen=True, kw_only=True):
     geomean: float | None
     geomean_all: float | None
     median: float | None
-    unsure: bool = False
+    uncertain: bool = False
 
 
 class Point(Struct, frozen=True):
@@ -303,7 +302,7 @@ def _over_eager(problem: ProblemState, verdict: Verdict | None) -> Over:
     if verdict is None:
         return Over(known, failure="" if known is not None else "not measured")
     ms = verdict.reference.median_ms if verdict.reference is not None else known
-    return Over(ms, verdict.speedup, verdict.speedup_low, verdict.speedup_high, unsure=is_uncertain(verdict))
+    return Over(ms, verdict.speedup, verdict.speedup_low, verdict.speedup_high, uncertain=is_uncertain(verdict))
 
 
 def _over(baseline: Baseline, verdict: Verdict | None) -> Over:
@@ -315,8 +314,7 @@ def _over(baseline: Baseline, verdict: Verdict | None) -> Over:
         return Over(timing.median_ms)
     speedup = timing.median_ms / kernel.median_ms
     low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
-    unsure = is_comparison_uncertain(verdict, baseline) or (high - low) / speedup > WIDE
-    return Over(timing.median_ms, speedup, low, high, unsure=unsure)
+    return Over(timing.median_ms, speedup, low, high, uncertain=is_comparison_uncertain(verdict, baseline))
 
 
 def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:
@@ -324,8 +322,8 @@ def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:
     found = [row.over[baseline] for row in rows if row.correct and baseline in row.over]
     speedups = [one.speedup for one in found if one.speedup]
     lows = [one.low for one in found if one.low is not None]
-    unsure = any(one.unsure for one in found if one.speedup)
-    return _total(sum(row.correct for row in rows), speedups, lows, len(rows), unsure=unsure)
+    uncertain = any(one.uncertain for one in found if one.speedup)
+    return _total(sum(row.correct for row in rows), speedups, lows, len(rows), uncertain=uncertain)
 
 
 def _kernelbench(rows: Sequence[BenchRow]) -> Total:
@@ -335,7 +333,7 @@ def _kernelbench(rows: Sequence[BenchRow]) -> Total:
 
 
 def _total(
-    correct: int, speedups: Sequence[float], lows: Sequence[float], count: int, *, unsure: bool = False
+    correct: int, speedups: Sequence[float], lows: Sequence[float], count: int, *, uncertain: bool = False
 ) -> Total:
     """Sum up ``speedups``. ``lows`` are the figures that must exceed a mark, and ``count`` the number of problems."""
     fast = {f"{mark:g}": sum(low > mark for low in lows) for mark in MARKS if mark}
@@ -345,7 +343,7 @@ def _total(
         geomean=statistics.geometric_mean(speedups) if speedups else None,
         geomean_all=statistics.geometric_mean([*speedups, *[1.0] * (count - len(speedups))]) if count else None,
         median=statistics.median(speedups) if speedups else None,
-        unsure=unsure,
+        uncertain=uncertain,
     )
 
 

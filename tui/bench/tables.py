@@ -59,10 +59,10 @@ def totals(report: Report) -> Grid:
         (
             name,
             *(_share(total.fast[f"{mark:g}"], report.count) for mark in MARKS),
-            marked(speedup(total.geomean), total.unsure),
-            marked(speedup(total.median), total.unsure),
+            marked(speedup(total.geomean), total.uncertain),
+            marked(speedup(total.median), total.uncertain),
             str(total.compared),
-            marked(speedup(total.geomean_all), total.unsure),
+            marked(speedup(total.geomean_all), total.uncertain),
         )
         for name, total in named.items()
     ]
@@ -105,7 +105,7 @@ def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
 
 def with_interval(over: Over) -> str:
     """Format a speedup and its interval: ``1.57x [1.52, 1.60]``."""
-    words = marked(speedup(over.speedup), over.unsure)
+    words = marked(speedup(over.speedup), over.uncertain)
     return f"{words} [{over.low:.2f}, {over.high:.2f}]" if over.low is not None and over.high is not None else words
 
 

@@ -5,46 +5,47 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.session.records.speedup_text import marked
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
-from tui.text.certainty import is_unsure
 from tui.text.runoff_text import faster_side_by_side
 
 SIDE_BY_SIDE = "r"
 """Mark of a change that a runoff measured."""
-LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare separate verdicts"
+LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare the speedups shown"
 
 
 class Change(NamedTuple):
     """A relative change of the speedup: 0.04 is four percent faster.
 
-    ``side_by_side`` is true if a runoff timed both kernels. The change then outweighs the kernels' own verdicts, which
-    may contradict it, because they were measured at different times. ``unsure`` is true if one of two separate verdicts
-    is uncertain.
+    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff did and one of the two
+    speedups is uncertain.
     """
 
     value: float
     side_by_side: bool
-    unsure: bool = False
+    uncertain: bool = False
 
 
 def change_words(change: Change | None) -> str:
     """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; ``~+4.2%`` if uncertain; "" for None."""
     if change is None:
         return ""
-    return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.unsure)
+    return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.uncertain)
 
 
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
-    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both, or by their verdicts."""
-    if before is None or not before.speedup or variant.speedup is None:
+    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both, or by their comparable
+    speedups.
+    """
+    old, new = figures_of(state, before) if before is not None else None, figures_of(state, variant)
+    if before is None or old is None or new is None or not old.speedup:
         return None
     if (problem := state.problems.get(variant.problem)) is not None:
         faster = faster_side_by_side(problem, before.id, variant.id)
         if faster is not None:
             return Change(faster, side_by_side=True)
-    unsure = is_unsure(before.verdict) or is_unsure(variant.verdict)
-    return Change(variant.speedup / before.speedup - 1, side_by_side=False, unsure=unsure)
+    return Change(new.speedup / old.speedup - 1, side_by_side=False, uncertain=old.uncertain or new.uncertain)
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:

@@ -187,7 +187,7 @@ def _speedup_row(found: Sequence[ProblemFigures | None], *, alike: bool = True) 
         else:
             cells.append(
                 Cell(
-                    marked(speedup(row.speedup), row.unsure),
+                    marked(speedup(row.speedup), row.uncertain),
                     row.speedup,
                     row.speedup_low,
                     row.speedup_high,
@@ -226,8 +226,8 @@ def _eager(one: ProblemFigures | None) -> Cell:
 
 def _over_compile(one: ProblemFigures | None) -> Cell:
     value = one.result.over_compile if one is not None else None
-    unsure = one is not None and one.result.over_compile_unsure
-    return _as_sure(one, value, marked(speedup(value), unsure))
+    uncertain = one is not None and one.result.over_compile_uncertain
+    return _as_sure(one, value, marked(speedup(value), uncertain))
 
 
 def _sol(one: ProblemFigures | None) -> Cell:
@@ -266,8 +266,8 @@ def _mean(session: SessionFigures, shared: Sequence[str]) -> Cell:
             [row.speedup_high or row.speedup for row in rows],
         )
     )
-    unsure = any(row.unsure for row in rows)
-    return Cell(marked(speedup(mean), unsure), mean, low, high)
+    uncertain = any(row.uncertain for row in rows)
+    return Cell(marked(speedup(mean), uncertain), mean, low, high)
 
 
 def _when(created: float) -> str | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.segment import Segment
+from rich.text import Text
 
 from tui.text.sanitize import clean_line
+
+PIPE_WIDTH = 200
+"""Width of tables in a pipe, in cells."""
 
 
 class _Cleaned:
@@ -51,3 +57,12 @@ def clean_console(width: int | None, *, err: bool = False) -> Console:
     console = Console(width=width, stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=False)
     console.push_render_hook(CleanHook())
     return console
+
+
+def print_prose(out: Console, text: str, style: str = "", *, indent: int = 0) -> None:
+    """Print a paragraph. On a terminal, lines break between words, and a longer word stays whole. A pipe gets one
+    line. ``indent``: of all lines but the first.
+    """
+    if out.is_terminal or out.width < PIPE_WIDTH:
+        text = fill(text, out.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    out.print(Text(text, style=style), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from tui.compare.comparison import Comparison, Row
+from tui.console.clean_console import print_prose
 from tui.console.tables import columns, console, print_marked
 from tui.text.sanitize import clean_line
 
@@ -23,7 +24,7 @@ def print_side_by_side(comparison: Comparison) -> None:
             table.add_row(Text(clean_line(row.label)), *_cells(row))
     print_marked(out, table)
     for text in comparison.words:
-        out.print(Text(clean_line(text)), soft_wrap=True)
+        print_prose(out, clean_line(text))
 
 
 def _cells(row: Row) -> list[Text]:

@@ -11,6 +11,7 @@ from engine.session.records.verdict_text import disturbance, kernelbench_words, 
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import SessionReader
 from tui.compare.change import LEGEND, change_of_round, change_words
+from tui.console.clean_console import print_prose
 from tui.console.echo import echo
 from tui.console.tables import (
     columns,
@@ -27,6 +28,7 @@ from tui.text.certainty import round_speedup_words
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
+from tui.text.runoff_text import scaled_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
 from tui.view.results import Results
@@ -53,7 +55,8 @@ def show_session(state: SessionState, results: Results, head: str, argument: str
         _print_round_table(problems, state, results.tolerance)
     some = next((problem.best for problem in problems if problem.best is not None), next(iter(state.variants), None))
     if some is not None:
-        echo(f"show a kernel: kernel-tui show {argument} {some}    show everything: kernel-tui show {argument} --full")
+        echo(f"show a kernel: kernel-tui show {argument} {some}")
+        echo(f"show everything: kernel-tui show {argument} --full")
 
 
 def _print_models(state: SessionState) -> None:
@@ -96,7 +99,7 @@ def show_problem(state: SessionState, name: str, tolerance: SessionTolerance, *,
         _field("remark", problem.tightened)
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state, tolerance)
-    echo("fastest kernels, in the order of the last runoff" if problem.standings else "fastest kernels")
+    echo("fastest kernels")
     print_variants(state, [leader.id for leader in state.standing_order(name, LEADERS)], tolerance)
 
 
@@ -164,6 +167,8 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         between = interval(verdict.speedup_low, verdict.speedup_high)
         share = f"; {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
         _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)}){share}")
+    if scaled := scaled_words(state, variant):
+        _field("in tables", scaled)
     if verdict.checks:
         _field("checks", _checks_in_words(verdict))
     if verdict.kernelbench is not None:
@@ -183,7 +188,7 @@ def _field(label: str, value: str, *, whole: bool = False) -> None:
     """Print a labeled value, cut to one line unless ``whole``."""
     out = console()
     room = max(20, out.width - LABEL - 2)
-    out.print(Text(f"{label:<{LABEL}}  {value if whole else fit(value, room)}"), soft_wrap=whole)
+    print_prose(out, f"{label:<{LABEL}}  {value if whole else fit(value, room)}", indent=LABEL + 2)
 
 
 def _print_round_table(problems: list[ProblemState], state: SessionState, tolerance: SessionTolerance) -> None:
@@ -199,6 +204,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
                 change_words(change_of_round(state, problem, round_.number)),
-                " ".join(one.variant for one in round_.selected) or ("-" if round_.finished_at else "running"),
+                " ".join(one.variant for one in round_.selected)
+                or ("-" if round_.finished_at else "unfinished" if state.at_rest else "running"),
             )
     print_marked(console(), table, f"{tolerance_caption(tolerance)}; {LEGEND}")

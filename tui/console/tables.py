@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -44,25 +45,31 @@ from engine.session.records.verdict_text import (
     precision_words,
     speedup_words,
 )
+from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import SessionState
 from engine.session.store import SessionSummary
-from tui.console.clean_console import clean_console
+from tui.console.clean_console import PIPE_WIDTH, clean_console, print_prose
+from tui.text.certainty import comparable_ms, comparable_words
 from tui.text.format import age, milliseconds
 from tui.text.glyphs import stage_words
+from tui.text.runoff_text import BY_RUNOFF, SCALED, why_no_star
 from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
-from tui.view.results import Results
+from tui.view.results import ResultRow, Results
 
 if TYPE_CHECKING:  # an import at run time would load pydantic into the monitor
     from engine.doctor.finding import Finding
     from engine.proposers.coverage import Writer
 
-_PIPE_WIDTH = 200
 _WHOLE = ("against", "problem", "kernel", "session", "language", "state", "age", "verdict", "check")
 """Columns of single words, which must not wrap."""
 _PROSE = ("", "config", "idea", "inputs", "note", "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
 _SOL = "% SOL"
+VISIBLE = 0.01
+"""Relative difference between a speedup and the quotient of its row's times that readers notice."""
+PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
+"""Caption for results with such a difference."""
 _CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 
@@ -70,7 +77,7 @@ _CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95
 def console(*, err: bool = False) -> Console:
     """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors."""
     stream = sys.stderr if err else sys.stdout
-    return clean_console(None if stream.isatty() else _PIPE_WIDTH, err=err)
+    return clean_console(None if stream.isatty() else PIPE_WIDTH, err=err)
 
 
 def columns(*names: str, right: Sequence[str] = ()) -> Table:
@@ -86,29 +93,47 @@ def print_results(results: Results) -> None:
     """Print the final table, the files of the best kernels, and remarks."""
     out = console()
     left_out: tuple[str, ...] = ()
-    unbounded = out.options.update_width(10 * _PIPE_WIDTH)
+    unbounded = out.options.update_width(10 * PIPE_WIDTH)
     for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
         if out.measure(results_table(results, left_out), options=unbounded).maximum <= out.width:
             break
-    print_marked(out, results_table(results, left_out), tolerance_caption(results.tolerance))
+    caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(_is_off(row) for row in results.problems)
+    print_marked(out, results_table(results, left_out), caption)
     for row in results.problems:
         if row.file is not None:
-            out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
+            print_prose(out, f"best {row.problem}: {row.best} in {row.file}")
         elif row.best is not None:
-            out.print(Text(f"best {row.problem}: {row.best}"), soft_wrap=True)
+            print_prose(out, f"best {row.problem}: {row.best}")
     if any(row.best is not None and row.file is None for row in results.problems):
-        out.print("To write these kernels to files: kernel-tui export SESSION --sources DIRECTORY", soft_wrap=True)
+        print_prose(out, "To write these kernels to files: kernel-tui export SESSION --sources DIRECTORY")
     for row in results.problems:
         if row.sizes:
-            out.print(Text(f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}"), soft_wrap=True)
+            print_prose(out, f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}")
         if row.best is not None and row.kernelbench.startswith("wrong"):
             words = f"{row.problem}: under KernelBench's rules {row.best} is {one_line(row.kernelbench)}"
-            out.print(Text(words), soft_wrap=True)
+            print_prose(out, words)
         if row.remark:
-            out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
-        if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
+            print_prose(out, f"{row.problem}: {one_line(row.remark)}")
+    _print_without_compile(out, results.problems)
+
+
+def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
+    """Say which problems have no torch.compile time, and why. A reason appears once."""
+    opened = [row for row in rows if row.eager_ms is not None]
+    without: dict[str, list[str]] = {}
+    for row in opened:
+        if row.compile_ms is None and row.compile_note:
             why = "off (torch_compile = false)" if row.compile_note == "off" else one_line(row.compile_note)
-            out.print(Text(f"{row.problem}: no torch.compile time: {why}"), soft_wrap=True)
+            without.setdefault(why, []).append(row.problem)
+    for why, names in without.items():
+        every = 1 < len(names) == len(opened)
+        print_prose(out, f"{'' if every else ', '.join(names) + ': '}no torch.compile time: {why}")
+
+
+def _is_off(row: ResultRow) -> bool:
+    """Whether eager's time / the best time visibly differs from the speedup."""
+    known = row.eager_ms and row.best_ms and row.speedup
+    return bool(known) and abs((row.eager_ms or 0.0) / (row.best_ms or 1.0) / (row.speedup or 1.0) - 1) > VISIBLE
 
 
 def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
@@ -121,12 +146,12 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             continue
         cells = {
             "eager ms": milliseconds(row.eager_ms),
-            "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
+            "compile ms": marked(milliseconds(row.compile_ms), row.compile_uncertain),
             "first ms": milliseconds(row.first_ms),
             "best ms": milliseconds(row.best_ms),
-            "speedup": marked(speedup(row.speedup), row.unsure),
+            "speedup": marked(speedup(row.speedup), row.uncertain),
             "95%": interval(row.speedup_low, row.speedup_high),
-            "vs compile": marked(speedup(row.over_compile), row.over_compile_unsure),
+            "vs compile": marked(speedup(row.over_compile), row.over_compile_uncertain),
             _SOL: sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
@@ -138,7 +163,7 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
     """Print a table of figures, its caption, and a line that explains each kind of mark in the table."""
     out.print(table)
     if caption:
-        out.print(Text(caption, style="dim"), soft_wrap=True)
+        print_prose(out, caption, "dim")
     labels = [str(cell) for cell in table.columns[0].cells]
     shares = [  # for each marked figure, whether it is a % SOL, by the name of its column or row
         _SOL in (column.header, label)
@@ -147,12 +172,12 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
         for label, cell in zip(labels, column.cells, strict=True)
         if re.search(rf"(?:^|\s){MARK}\d", str(cell))
     ]
-    _print_footnotes(out, unsure=not all(shares), above_sol=any(shares))
+    _print_footnotes(out, uncertain=not all(shares), above_sol=any(shares))
 
 
-def _print_footnotes(out: Console, *, unsure: bool, above_sol: bool) -> None:
-    for note in footnotes(unsure=unsure, above_sol=above_sol):
-        out.print(Text(note), soft_wrap=True)
+def _print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
+    for note in footnotes(uncertain=uncertain, above_sol=above_sol):
+        print_prose(out, note)
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -164,12 +189,12 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     out = console()
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
     if verdict.reason:
-        out.print(Text(one_line(verdict.reason)), soft_wrap=True)
+        print_prose(out, one_line(verdict.reason))
     facts = Table.grid(padding=(0, 2))
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    _print_footnotes(out, unsure=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
+    _print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:
@@ -199,7 +224,7 @@ def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = Non
         )
     out = console()
     print_marked(out, table, tolerance_caption(tolerance))
-    out.print(Text(f"at other sizes: {sizes_in_words(results)}"), soft_wrap=True)
+    print_prose(out, f"at other sizes: {sizes_in_words(results)}")
 
 
 def print_comparison(
@@ -210,10 +235,10 @@ def print_comparison(
     for name, verdict in verdicts.items():
         line = f"{name}: {verdict.status.replace('_', ' ')}, speedup {speedup_words(verdict)} (timed alone)"
         out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
-    out.print(Text(tolerance_caption(tolerance), style="dim"), soft_wrap=True)
+    print_prose(out, tolerance_caption(tolerance), "dim")
     twins = same_machine_code(list(verdicts.values()))
     if twins:
-        out.print(Text(f"{' and '.join(verdicts)} compile to the same machine code.", style="bold"), soft_wrap=True)
+        print_prose(out, f"{' and '.join(verdicts)} compile to the same machine code.", "bold")
     if not standings:
         out.print("not timed side by side: both kernels must be correct")
         return
@@ -234,7 +259,7 @@ def print_comparison(
             said = f"{fastest.variant} and {standing.variant} are tied: the measured difference is within noise."
         else:
             said = f"{fastest.variant} is faster: {standing.variant} takes {standing.ratio:.2f} times as long."
-        out.print(Text(said, style="bold"), soft_wrap=True)
+        print_prose(out, said, "bold")
 
 
 def print_build(name: str, report: BuildReport) -> None:
@@ -279,9 +304,8 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     out = console()
     out.print(table)
     if lacking:
-        out.print(Text("written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)"),
-                  soft_wrap=True)  # fmt: skip
-        out.print(Text(add_a_table()), soft_wrap=True)
+        print_prose(out, "written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)")
+        print_prose(out, add_a_table())
 
 
 def _names(languages: Sequence[Language]) -> str:
@@ -292,7 +316,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     """Print one line per session, or several lines on a narrow terminal. Session names are never cut."""
     out = console()
     table = _sessions_table(sessions, in_lines=True)
-    if out.measure(table, options=out.options.update_width(10 * _PIPE_WIDTH)).maximum > out.width:
+    if out.measure(table, options=out.options.update_width(10 * PIPE_WIDTH)).maximum > out.width:
         table = _sessions_table(sessions, in_lines=False)
         name = table.columns[0]
         name.no_wrap, name.overflow, name.max_width = False, "fold", max(16, out.width // 3)
@@ -349,7 +373,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             LANGUAGE_NAMES[one.language],
             Text(one.device),
             milliseconds(one.ms),
-            marked(speedup(one.speedup), one.unsure),
+            marked(speedup(one.speedup), one.uncertain),
             interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),
@@ -364,7 +388,7 @@ def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str 
     ``problem`` restricts the output to one problem and adds the dropped kernels.
     """
     out = console()
-    out.print(Text(tolerance_caption(tolerance), style="dim"), soft_wrap=True)
+    print_prose(out, tolerance_caption(tolerance), "dim")
     for one in state.problems.values():
         if problem not in (None, one.id):
             continue
@@ -374,31 +398,36 @@ def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str 
                 idea = state.ideas[name]
                 variants = [state.variants[v] for v in idea.variants]
                 timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
-                fastest = max(timed, key=lambda one: one.speedup or 0.0, default=None)
+                fastest = max(timed, key=partial(comparable_speedup, state), default=None)
                 on = f" on {idea.parent}" if idea.parent is not None else ""
-                reached = speedup_words(fastest.verdict if fastest is not None else None)
+                reached = comparable_words(state, fastest)
                 kernels = f"{len(idea.variants)} kernel{'s' * (len(idea.variants) != 1)}"
                 same = ", ".join(dict.fromkeys(one.same_as for one in idea.repeats))
                 kernels += f", {len(idea.repeats)} with the same source as {same}" if same else ""
                 head = f"  {name}{on} ({idea.category}, {kernels}, best {reached}): "
-                out.print(Text(head + one_line(idea.text)), soft_wrap=True)
+                print_prose(out, head + one_line(idea.text))
             for kept in round_.selected:
-                out.print(Text(f"  selected {kept.variant}: {one_line(kept.why)}", style="green"), soft_wrap=True)
+                print_prose(out, f"  selected {kept.variant}: {one_line(kept.why)}", "green")
             for lost in round_.dropped if problem is not None else ():
-                out.print(Text(f"  dropped {lost.variant}: {one_line(lost.why)}", style="dim"), soft_wrap=True)
+                print_prose(out, f"  dropped {lost.variant}: {one_line(lost.why)}", "dim")
 
 
 def print_variants(state: SessionState, names: Sequence[str], tolerance: SessionTolerance) -> None:
     table = columns("kernel", "verdict", "ms", "speedup", "95%", "note", right=("ms", "speedup", "95%"))
+    by_runoff = False
     for name in names:
         variant = state.variants[name]
         verdict = variant.verdict
         word = stage_words(state, variant) if verdict is None else verdict.status.replace("_", " ")
-        between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
         timed = twin_of(state, variant) or variant
-        time_ms, reached = milliseconds(timed.kernel_ms), speedup_in_words(state, variant)
-        table.add_row(name, word, time_ms, reached, between, Text(one_line(variant.note)))
-    print_marked(console(), table, tolerance_caption(tolerance))
+        figures = figures_of(state, timed)
+        between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
+        between = BY_RUNOFF if figures is not None and figures.scaled else between
+        time_ms, reached = comparable_ms(state, timed), speedup_in_words(state, variant)
+        note = "; ".join(filter(None, [why_no_star(state, variant), one_line(variant.note)]))
+        table.add_row(name, word, time_ms, reached, between, Text(note))
+        by_runoff |= between == BY_RUNOFF
+    print_marked(console(), table, tolerance_caption(tolerance) + f"; {SCALED}" * by_runoff)
 
 
 def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:

@@ -231,9 +231,9 @@ class MonitorApp(App[int]):
 
     # Steering
 
-    def why_not_steer(self) -> str | None:
-        """Return why a request would not reach an engine, or None."""
-        return why_not_steer(self.model)
+    def why_not_steer(self, doing: str = "") -> str | None:
+        """Return why a request would not reach an engine, or None. ``doing``: what the request asks of the engine."""
+        return why_not_steer(self.model, doing)
 
     def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         """Send a plan's request and mark its row as pending. ``then`` runs once the request is sent."""

@@ -23,8 +23,8 @@ class Host(Protocol):
     def say(self, text: str, *, severity: Severity = "information") -> None:
         """Show a notice in place of the key bar."""
 
-    def why_not_steer(self) -> str | None:
-        """Return why a request would not reach an engine, or None."""
+    def why_not_steer(self, doing: str = "") -> str | None:
+        """Return why a request would not reach an engine, or None. ``doing``: what the request asks of the engine."""
 
     def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         """Send the plan's request to the engine. ``then`` runs once the request is sent."""

@@ -71,7 +71,7 @@ class News:
             return [f"{name}: the engine stalled: {one_line(model.link.message)}"]
         if kind == "gone":
             return [f"{name}: the session was moved or deleted"]
-        if kind == "dead":
+        if kind == "died":
             return [f"{name}: the engine died"]
         if kind == "stopped" and why == "budget":
             return [f"{name}: the budget is used up and the search has stopped"]

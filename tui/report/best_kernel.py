@@ -18,6 +18,7 @@ from tui.console.tables import interval, verdict_facts
 from tui.report.calls import calls_behind
 from tui.report.code_markup import diff_markup, source_markup
 from tui.source_text.changes import changes_between
+from tui.text.certainty import comparable_ms
 from tui.text.format import milliseconds
 from tui.text.runoff_text import last_runoff
 from tui.text.same_code import speedup_in_words, twin_of
@@ -123,7 +124,7 @@ def _ancestor(state: SessionState, index: Calls, variant: VariantState) -> Ances
         round=variant.round,
         speedup=speedup_in_words(state, variant),
         change=change_words(change_against_parent(state, variant)),
-        ms=milliseconds(timed.kernel_ms),
+        ms=comparable_ms(state, timed),
         category=idea.category if idea is not None else "",
         idea=idea.text if idea is not None else "",
         note=variant.note,

@@ -56,7 +56,7 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
     lines = tuple(_line(row) for row in results.problems if row.status != "refused")
     captions = [f"{tolerance_caption(results.tolerance).capitalize()}."]
     names = {name for line in lines for name, cell in zip(HEAD, line.cells, strict=False) if cell.startswith(MARK)}
-    captions += [f"{note}." for note in footnotes(unsure=bool(names - {_SOL}), above_sol=_SOL in names)]
+    captions += [f"{note}." for note in footnotes(uncertain=bool(names - {_SOL}), above_sol=_SOL in names)]
     searched = [row for row in results.problems if row.problem in state.problems and row.status != "refused"]
     notes = [(row.problem, words) for row in searched if (words := _notes(row, state.problems[row.problem]))]
     return Overview(
@@ -87,10 +87,10 @@ def _headline(results: Results) -> str:
         return f"No correct kernel for any of {_number(len(searched), 'problem')}."
     compared = [row for row in solved if row.over_compile is not None]
     ahead = sum((row.over_compile or 0.0) > 1.0 for row in compared)
-    over = [f"{_mean([row.speedup for row in solved], unsure=_any_unsure(solved))} over eager PyTorch"]
+    over = [f"{_mean([row.speedup for row in solved], uncertain=_any_uncertain(solved))} over eager PyTorch"]
     if compared:
-        unsure = any(row.over_compile_unsure for row in compared)
-        over.append(f"{_mean([row.over_compile for row in compared], unsure=unsure)} over torch.compile")
+        uncertain = any(row.over_compile_uncertain for row in compared)
+        over.append(f"{_mean([row.over_compile for row in compared], uncertain=uncertain)} over torch.compile")
     reached = " and ".join(over)
     if len(searched) == 1:
         return f"The best kernel's speedup is {reached}."
@@ -102,12 +102,12 @@ def _headline(results: Results) -> str:
     return f"{first} {'Its speedup' if len(solved) == 1 else 'Geometric mean of the speedups'}: {reached}."
 
 
-def _mean(speedups: Iterable[float | None], *, unsure: bool) -> str:
-    return marked(speedup(geometric_mean(one or 0.0 for one in speedups)), unsure)
+def _mean(speedups: Iterable[float | None], *, uncertain: bool) -> str:
+    return marked(speedup(geometric_mean(one or 0.0 for one in speedups)), uncertain)
 
 
-def _any_unsure(rows: Iterable[ResultRow]) -> bool:
-    return any(row.unsure for row in rows)
+def _any_uncertain(rows: Iterable[ResultRow]) -> bool:
+    return any(row.uncertain for row in rows)
 
 
 def _number(count: int, noun: str) -> str:
@@ -158,10 +158,10 @@ def _line(row: ResultRow) -> ResultLine:
         return ResultLine(row.problem, (), row.remark or row.status)
     cells = (
         milliseconds(row.eager_ms),
-        marked(milliseconds(row.compile_ms), row.compile_unsure),
+        marked(milliseconds(row.compile_ms), row.compile_uncertain),
         milliseconds(row.best_ms),
-        marked(speedup(row.over_compile), row.over_compile_unsure),
-        marked(speedup(row.speedup), row.unsure),
+        marked(speedup(row.over_compile), row.over_compile_uncertain),
+        marked(speedup(row.speedup), row.uncertain),
         interval(row.speedup_low, row.speedup_high),
         sol_percent(row.sol_share),
         f"{row.correct}/{row.verdicts}",

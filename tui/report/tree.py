@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct
 
 from engine.session.records.verdict_text import speedup_words
+from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from tui.compare.change import change_against_parent, change_words
-from tui.text.certainty import round_speedup_words
-from tui.text.format import milliseconds, transformation_label
+from tui.text.certainty import comparable_ms, comparable_words, round_speedup_words
+from tui.text.format import transformation_label
 from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.narration import repeat_words
 from tui.text.runoff_text import why_no_star
@@ -101,7 +104,7 @@ def _round(state: SessionState, problem: ProblemState, round_: RoundState) -> Ro
 def _idea(state: SessionState, idea: IdeaState) -> IdeaRows:
     kernels = [state.variants[name] for name in idea.variants]
     timed = [found for one in kernels if (found := twin_of(state, one) or one).speedup is not None]
-    best = max(timed, key=lambda one: one.speedup or 0.0, default=None)
+    best = max(timed, key=partial(comparable_speedup, state), default=None)
     begin = one_line(idea.text, 160)
     remarks = [f"not judged again: {repeat_words(repeat)}" for repeat in idea.repeats]
     if idea.waiting is not None:
@@ -113,7 +116,7 @@ def _idea(state: SessionState, idea: IdeaState) -> IdeaRows:
         kind=transformation_label(one_line(idea.transformation, 80)) or idea.category,
         proposer=idea.proposer,
         parent=idea.parent or "",
-        best=speedup_words(best.verdict) if best is not None else "",
+        best=comparable_words(state, best) if best is not None else "",
         remarks=tuple(remarks),
         kernels=tuple(_kernel(state, one) for one in kernels),
     )
@@ -139,7 +142,7 @@ def _kernel(state: SessionState, variant: VariantState) -> KernelRow:
         note=one_line(variant.note, REASON_CHARS),
         speedup=speedup_in_words(state, variant) if timed.speedup is not None else "",
         change=change_words(change_against_parent(state, variant)),
-        ms=milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "",
+        ms=comparable_ms(state, timed) if timed.speedup is not None else "",
         fate="selected" if variant.selected_because else "dropped" if variant.dropped else "",
         why=variant.selected_because or variant.dropped or "",
     )

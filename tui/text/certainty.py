@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain, speedup_words
+from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from tui.text.format import milliseconds
+
+
+def comparable_words(state: SessionState, variant: VariantState | None) -> str:
+    """Format a kernel's comparable speedup (``engine.session.state.comparable``); ``-`` if missing."""
+    figures = figures_of(state, variant) if variant is not None else None
+    return marked(speedup(figures.speedup), figures.uncertain) if figures is not None else speedup(None)
+
+
+def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
+    """Format a kernel's comparable time in milliseconds; ``-`` if missing."""
+    figures = figures_of(state, variant) if variant is not None else None
+    return milliseconds((figures.ms or None) if figures is not None else None)
 
 
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
-    """Format a round's figure: the speedup from the verdict of its leader."""
-    leader = state.leader_of_round(problem, number)
-    return speedup_words(leader.verdict if leader is not None else None)
+    """Format a round's figure: the comparable speedup of its leader."""
+    return comparable_words(state, state.leader_of_round(problem, number))
 
 
 def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
@@ -28,19 +41,15 @@ def over_compile_words(problem: ProblemState, variant: VariantState) -> str | No
     The speedup is marked as uncertain if the baseline's or the kernel's time is.
     """
     ahead = over_compile(problem, variant)
-    return marked(speedup(ahead), over_compile_is_unsure(problem, variant)) if ahead is not None else None
+    return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None
 
 
-def over_compile_is_unsure(problem: ProblemState, variant: VariantState) -> bool:
+def over_compile_is_uncertain(problem: ProblemState, variant: VariantState) -> bool:
     """Return whether other programs disturbed the baseline, or the kernel's own speedup is uncertain."""
     compiled = problem.baselines.get("compile")
     if compiled is None or variant.verdict is None:
-        return is_unsure(variant.verdict)
+        return is_uncertain(variant.verdict)
     return is_comparison_uncertain(variant.verdict, compiled)
-
-
-def is_unsure(verdict: Verdict | None) -> bool:
-    return verdict is not None and is_uncertain(verdict)
 
 
 def interval_words(verdict: Verdict | None) -> str:

@@ -19,7 +19,7 @@ GLYPHS: dict[str, Glyph] = {
     "best": Glyph("★", "*", "best", "fastest correct kernel of its problem"),
     "correct": Glyph("●", "o", "good", "correct and timed"),
     "running": Glyph("◐", ">", "running", "being built, checked or timed"),
-    "queued": Glyph("·", ".", "dim", "waiting in the queue"),
+    "queued": Glyph("·", ".", "dim", "waiting in the queue, or interrupted"),
     "wrong": Glyph("✗", "x", "bad", "wrong result"),
     "build_error": Glyph("■", "#", "bad", "does not build"),
     "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
@@ -45,7 +45,7 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
     if state.is_left_over(variant):
         return "cancelled"
     if variant.stage is not None:
-        return "queued" if variant.stage == "queued" else "running"
+        return "queued" if variant.stage == "queued" or state.is_interrupted(variant) else "running"
     if variant.verdict is None:
         return "queued"
     problem = state.problems.get(variant.problem)
@@ -56,11 +56,13 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
 
 
 def stage_words(state: SessionState, variant: VariantState) -> str:
-    """Return the stage of a kernel without a verdict, such as ``building``, ``not queued``, or ``not judged`` if left
-    over.
+    """Return the stage of a kernel without a verdict, such as ``building``, ``not queued``, ``not judged`` if left
+    over, or ``interrupted`` if the engine ended during its evaluation.
     """
     if state.is_left_over(variant):
         return "not judged"
+    if state.is_interrupted(variant):
+        return "interrupted"
     return variant.stage or "not queued"
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from engine.session.records.verdict import Standing
 from engine.session.records.verdict_text import counts_by_low_end
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
+from tui.text.certainty import comparable_ms, comparable_words
 
 NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
+
+
+BY_RUNOFF = "runoff"
+"""Stands for the 95% interval of figures that a runoff scaled."""
+SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runoff"
+"""Footnote for ``BY_RUNOFF``."""
 
 
 def place_in_runoff(standing: Standing) -> str:
@@ -61,26 +69,36 @@ def last_runoff(problem: ProblemState, variant: VariantState) -> str:
     return f"tied with {first} in {runoff}" if place == "tied" else f"time {place} against {first} in {runoff}"
 
 
-def why_no_star(state: SessionState, variant: VariantState) -> str:
-    """Say why ``variant`` is not the best kernel although its own figures are better.
+def scaled_words(state: SessionState, variant: VariantState) -> str:
+    """Format the figures that a runoff gives a kernel in tables: ``6.84x, 1.55 ms: v28's verdict, scaled by their
+    runoff``. Return "" if the kernel's own verdict counts.
+    """
+    figures = figures_of(state, variant)
+    if figures is None or not figures.scaled:
+        return ""
+    shown = f"{comparable_words(state, variant)}, {comparable_ms(state, variant)} ms"
+    return f"{shown}: {figures.scaled}'s verdict, scaled by the time in a runoff"
 
-    Verdicts measured at different times are not comparable, so a runoff decides. Returns two or three words, or "" if
-    there is nothing to explain.
+
+def why_no_star(state: SessionState, variant: VariantState) -> str:
+    """Say why ``variant`` is not the best kernel although its figures are better.
+
+    Verdicts measured at different times are not comparable. Returns two or three words, or "" if there is nothing to
+    explain.
     """
     problem = state.problems.get(variant.problem)
     best = state.variants.get(problem.best or "") if problem is not None else None
-    if problem is None or best is None or best is variant or variant.speedup is None or state.is_pruned(variant.id):
+    if problem is None or best is None or best is variant or state.is_pruned(variant.id):
         return ""
-    if variant.speedup <= (best.speedup or 0.0) and (variant.kernel_ms or 0.0) >= (best.kernel_ms or 0.0):
+    figures, of_best = figures_of(state, variant), figures_of(state, best)
+    if figures is None or of_best is None or (figures.speedup <= of_best.speedup and figures.ms >= of_best.ms):
         return ""
     timed = {standing.variant: standing for standing in problem.standings}
     own, first = timed.get(variant.id), timed.get(best.id)
     overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
     if overtaken and variant.verdict is not None and counts_by_low_end(variant.verdict):
         return "tied, but uncertain"
-    if own is None or first is None or first.ratio > 1.0:
-        return f"{NO_RUNOFF} {best.id}"
-    return "tied in runoff" if own.tied else f"runoff {place_in_runoff(own)}"
+    return f"{NO_RUNOFF} {best.id}"
 
 
 def decided_after(problem: ProblemState, variant: VariantState) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.session.records.verdict import Verdict
-from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, VariantState
+from tui.text.certainty import comparable_words
 
 
 def same_machine_code(verdicts: Sequence[Verdict]) -> bool:
@@ -24,8 +24,7 @@ def twin_of(state: SessionState, variant: VariantState) -> VariantState | None:
 
 
 def speedup_in_words(state: SessionState, variant: VariantState) -> str:
-    """Format the speedup: ``5.70x``, or ``= v24 5.70x`` if v24 has the same machine code."""
+    """Format the comparable speedup: ``5.70x``, or ``= v24 5.70x`` if v24 has the same machine code."""
     twin = twin_of(state, variant)
-    timed = twin or variant
-    speedup = speedup_words(timed.verdict if timed.speedup is not None else None)
+    speedup = comparable_words(state, twin or variant)
     return speedup if twin is None else f"= {twin.id} {speedup}"

@@ -17,7 +17,7 @@ from engine.session.records.verdict_text import disturbance, speedup_words
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
-from tui.text.certainty import interval_words, round_speedup_words
+from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import devices_in_words, repeat_words, turn_line
 from tui.text.runoff_text import why_new_best
 from tui.text.waiting import WaitLines
@@ -38,13 +38,21 @@ class Line(NamedTuple):
     text: str
 
 
+class _Reached(NamedTuple):
+    """A finished round's leader, the speedup of its verdict, and its comparable speedup."""
+
+    leader: str
+    verdict: str
+    shown: str
+
+
 class Story(Struct):
     """The log's lines. Call ``note`` for every event, after the state has applied it."""
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
     _best: dict[str, str | None] = field(default_factory=dict)
-    _reached: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Speedup shown for each finished round, by problem and round number."""
+    _reached: dict[tuple[str, int], _Reached] = field(default_factory=dict)
+    """Each finished round's leader, by problem and round number."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
     _waits: WaitLines = field(default_factory=WaitLines)
 
@@ -59,7 +67,7 @@ class Story(Struct):
             if moved or isinstance(event, ev.RunoffFinished) or _is_judged_again(state, event):
                 told += self._rewritten(state, event)
         elif isinstance(event, ev.RoundFinished):
-            self._reached[event.problem, event.round] = round_speedup_words(state, event.problem, event.round)
+            self._reached[event.problem, event.round] = _reached(state, event.problem, event.round)
         elif isinstance(event, ev.ModelCallFailed):
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
@@ -94,7 +102,7 @@ class Story(Struct):
         return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
 
     def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
-        """Report each finished round whose figure changed because of ``event``.
+        """Report each finished round whose leader, or the leader's verdict, changed because of ``event``.
 
         Such events are a second verdict, a prune or restore, and a runoff after the round's end.
         """
@@ -106,11 +114,12 @@ class Story(Struct):
         for (problem, number), before in self._reached.items():
             if problem not in names:
                 continue
-            leader, speedup = state.leader_of_round(problem, number), round_speedup_words(state, problem, number)
-            if speedup == before or leader is None:
+            now = _reached(state, problem, number)
+            if now[:2] == before[:2] or not now.leader:
                 continue
-            self._reached[problem, number] = speedup
-            text = f"{problem}: best of round {number} is now {leader.id} at {speedup} (was {before}), after {by}"
+            self._reached[problem, number] = now
+            was = f"{before.leader} at {before.shown}" if before.leader else "none"
+            text = f"{problem}: best of round {number} is now {now.leader} at {now.shown} (was {was}), after {by}"
             lines.append(("info", text))
         return lines
 
@@ -131,6 +140,13 @@ class Story(Struct):
             variant = state.variants.get(event.variant)
             return [variant.problem] if variant is not None else []
         return [event.problem] if isinstance(event, ev.RunoffFinished) else list(state.problems)
+
+
+def _reached(state: SessionState, problem: str, number: int) -> _Reached:
+    leader = state.leader_of_round(problem, number)
+    if leader is None:
+        return _Reached("", "", "")
+    return _Reached(leader.id, speedup_words(leader.verdict), comparable_words(state, leader))
 
 
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
@@ -158,7 +174,7 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
         contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
         against = ""
         if former is not None and contradicts:
-            against = f" ({before}: {speedup_words(former.verdict)}; the runoff decides)"
+            against = f" ({before}'s verdict: {speedup_words(former.verdict)}; the runoff decides)"
         return (
             "good",
             f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",
@@ -239,7 +255,7 @@ def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level
     tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
     nothing = "no correct kernel" if tried else "no kernel judged"
     leader = state.leader_of_round(event.problem, event.round)
-    best = f"best {leader.id}, {speedup_words(leader.verdict)}" if leader is not None else nothing
+    best = f"best {leader.id}, {comparable_words(state, leader)}" if leader is not None else nothing
     names = ", ".join(one.variant for one in event.selected)
     selected = f"selected: {names}" if names else "no kernel selected"
     return "info", f"{event.problem}: round {event.round} done, {best}; {selected}"

@@ -28,14 +28,14 @@ EngineKind = Literal[
     "live",
     "stalled",
     "replay",
-    "dead",
+    "died",
     "ended early",
     "stopped",
     "finished",
     "never ran",
     "gone",
 ]
-"""``dead``: the engine died without a last event. ``ended early``: only the lock file says why the engine ended, as
+"""``died``: the engine died without a last event. ``ended early``: only the lock file says why the engine ended, as
 with a full disk. ``gone``: the session was moved or deleted."""
 
 
@@ -89,6 +89,7 @@ class Model(Struct):
         self.readings.extend(update.readings)
         if update.link is not None:
             self.link = update.link
+        self.state.died = self.engine in ("died", "ended early")
 
     @property
     def engine(self) -> EngineKind:
@@ -101,7 +102,7 @@ class Model(Struct):
         if engine is None:
             return "never ran"
         if engine.stopped is None:
-            return "ended early" if self.link.message else "dead"
+            return "ended early" if self.link.message else "died"
         return "finished" if engine.stopped == "finished" else "stopped"
 
     def answered(self, handled: CommandHandled) -> Pending | None:

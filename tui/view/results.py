@@ -12,18 +12,19 @@ from engine.session.records.other_sizes import only_searched_sizes, sizes_in_wor
 from engine.session.records.speedup_text import is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
 from engine.session.store import SessionPaths
-from tui.text.certainty import over_compile_is_unsure
+from tui.text.certainty import over_compile_is_uncertain
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
     """A problem's results. Times are in milliseconds.
 
     ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``eager_ms`` comes
-    from the same pairs. ``over_compile`` is the speedup over torch.compile. ``unsure``, ``compile_unsure`` and
-    ``over_compile_unsure`` say which figures are uncertain: the speedup over eager, the time of torch.compile, and the
-    speedup over it. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is SOL / best
+    from the same pairs. ``over_compile`` is the speedup over torch.compile. ``uncertain``, ``compile_uncertain`` and
+    ``over_compile_uncertain`` say which figures are uncertain: the speedup over eager, the time of torch.compile, and
+    the speedup over it. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is SOL / best
     time. ``kernelbench`` is the best kernel's verdict under KernelBench's rules, or "". ``sizes`` describes the best
     kernel's results at other sizes. ``file`` contains the best kernel's source; None for a packed session, which has no
     such files. ``status`` is "solved", or says why there is no best kernel; see
@@ -44,10 +45,10 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    unsure: bool = False
+    uncertain: bool = False
     over_compile: float | None = None
-    compile_unsure: bool = False
-    over_compile_unsure: bool = False
+    compile_uncertain: bool = False
+    over_compile_uncertain: bool = False
     sol_share: float | None = None
     kernelbench: str = ""
     file: str | None = None
@@ -114,7 +115,8 @@ def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:
     """Return the time of the first correct kernel that was written for the problem."""
     first = next((one for one in state.variants_of(problem) if one.correct), None)
-    return first.kernel_ms if first is not None else None
+    figures = figures_of(state, first) if first is not None else None
+    return figures.ms if figures is not None else None
 
 
 def at_other_sizes(variant: VariantState) -> str:
@@ -178,10 +180,10 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         speedup=verdict.speedup if verdict is not None else None,
         speedup_low=verdict.speedup_low if verdict is not None else None,
         speedup_high=verdict.speedup_high if verdict is not None else None,
-        unsure=verdict is not None and is_uncertain(verdict),
+        uncertain=is_uncertain(verdict),
         over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
-        compile_unsure=compiled is not None and is_disturbed(compiled),
-        over_compile_unsure=best is not None and compile_ms is not None and over_compile_is_unsure(problem, best),
+        compile_uncertain=compiled is not None and is_disturbed(compiled),
+        over_compile_uncertain=best is not None and compile_ms is not None and over_compile_is_uncertain(problem, best),
         sol_share=verdict.sol_share if verdict is not None else None,
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
         file=file,

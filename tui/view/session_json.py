@@ -57,9 +57,9 @@ def _best(state: SessionState, row: ResultRow, results: Results) -> dict[str, An
         "ms": row.best_ms,
         "speedup": row.speedup,
         "interval": None if None in between else between,
-        "uncertain": row.unsure,
+        "uncertain": row.uncertain,
         "speedup_over_compile": row.over_compile,
-        "uncertain_over_compile": row.over_compile_unsure,
+        "uncertain_over_compile": row.over_compile_uncertain,
         "tolerance": tolerance_name(results.tolerance),
         "file": row.file,
     }

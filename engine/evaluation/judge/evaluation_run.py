@@ -296,7 +296,7 @@ class EvaluationRun:
             return True
         runs_s = (sum(pairs.reported_ms) + sum(pairs.reference_ms)) / 1e3
         _, low, high = statistics.median_interval(ratios)
-        patience = _PAIRS.uncertain if statistics.is_uncertain(low, high) else 1.0
+        patience = _PAIRS.undecided if statistics.is_undecided(low, high) else 1.0
         spent = elapsed_s - runs_s > patience * effort.overhead_s or runs_s > patience * effort.runs_s
         return spent or self._cancelled()
 

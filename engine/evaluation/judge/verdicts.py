@@ -16,7 +16,7 @@ from engine.evaluation.judge.problem_context import ProblemContext
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.timing.clocks import MISREPORT
 from engine.evaluation.timing.speedup import timed
-from engine.evaluation.timing.statistics import Pairs, is_uncertain, timing_processes
+from engine.evaluation.timing.statistics import Pairs, is_undecided, timing_processes
 from engine.session.records.verdict import BuildReport, Stage, Verdict
 
 _CLOCK = POLICY.clock
@@ -83,7 +83,7 @@ def _is_odd(verdict: Verdict, context: ProblemContext) -> bool:
 def _marked(verdict: Verdict) -> Verdict:
     """Return ``verdict`` with a remark if the machine was too busy to decide whether the kernel is faster."""
     low, high = verdict.speedup_low or 0.0, verdict.speedup_high or 0.0
-    if not is_uncertain(low, high):
+    if not is_undecided(low, high):
         return verdict
     remark = f"uncertain: {low:.2f}x to {high:.2f}x; the machine was too busy, so judge the kernel again later"
     return replace(verdict, flags=(*verdict.flags, remark))

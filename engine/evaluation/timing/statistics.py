@@ -126,7 +126,7 @@ def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) 
     return high - middle <= relative_half_width * middle and middle - low <= relative_half_width * middle
 
 
-def is_uncertain(low: float, high: float) -> bool:
+def is_undecided(low: float, high: float) -> bool:
     """Return whether the interval from ``low`` to ``high`` contains 1 and is too wide for a conclusion."""
     return low < 1.0 < high and high > POLICY.pairs.widest * low
 

@@ -178,7 +178,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
             ),
             speedup_low=leader.verdict.speedup_low if leader.verdict is not None else None,
             speedup_high=leader.verdict.speedup_high if leader.verdict is not None else None,
-            unsure=leader.verdict is not None and is_uncertain(leader.verdict),
+            uncertain=is_uncertain(leader.verdict),
             runoff_ratio=runoff[leader.id].ratio if leader.id in runoff else None,
             runoff_tied=leader.id in runoff and runoff[leader.id].tied,
             pinned=leader.id in pinned,

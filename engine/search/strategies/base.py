@@ -24,7 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
     all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
     runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
-    ``unsure``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
+    ``uncertain``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
     proposer has a new idea for it.
     """
 
@@ -36,7 +36,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     category: str
     speedup_low: float | None = None
     speedup_high: float | None = None
-    unsure: bool = False
+    uncertain: bool = False
     lineage_categories: frozenset[str] = frozenset()
     runoff_ratio: float | None = None
     runoff_tied: bool = False
@@ -47,7 +47,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
         is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
-        return marked(speedup(self.speedup), self.unsure or is_wide)
+        return marked(speedup(self.speedup), self.uncertain or is_wide)
 
 
 class Selection(Struct, frozen=True):
@@ -118,7 +118,7 @@ def answer(ranked: Sequence[Candidate], selected_because: Mapping[str, str], dro
 
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
-        where = "in the runoff" if one.runoff_ratio is not None else "by its own verdict"
+        where = "in the runoff; its verdict" if one.runoff_ratio is not None else "by its own verdict"
         return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup_words} eager"
     place = "the fastest with untried ideas" if rank == 1 else f"number {rank} by speed"
     return f"{place}: {against(one, ranked[0], ranked)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
 from engine.session.records.verdict import UNJUDGED, Status
@@ -19,7 +19,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     """A kernel's result at one set of other sizes. Only results of correct kernels have times and speedups.
 
     ``label`` describes the sizes ("smaller", "odd", "larger") or is "". ``shapes`` gives the input shapes as text.
-    ``unsure``: the speedup is uncertain, possibly for a reason other than its interval.
+    ``uncertain``: the speedup is uncertain, possibly for a reason other than its interval.
     """
 
     label: str
@@ -32,13 +32,13 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    unsure: bool = False
+    uncertain: bool = field(default=False, name="unsure")
 
     @property
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
         is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
-        return marked(speedup(self.speedup), self.unsure or is_wide)
+        return marked(speedup(self.speedup), self.uncertain or is_wide)
 
     @property
     def unfit(self) -> bool:

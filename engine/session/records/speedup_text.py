@@ -8,7 +8,7 @@ from __future__ import annotations
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
+UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
@@ -46,6 +46,6 @@ def marked(figure: str, has_mark: bool) -> str:
     return f"{MARK}{figure}" if has_mark else figure
 
 
-def footnotes(*, unsure: bool, above_sol: bool) -> list[str]:
+def footnotes(*, uncertain: bool, above_sol: bool) -> list[str]:
     """Return a table's footnotes: for marked speedups and times, and for a marked % SOL."""
-    return [UNSURE] * unsure + [ABOVE_SOL] * above_sol
+    return [UNCERTAIN] * uncertain + [ABOVE_SOL] * above_sol

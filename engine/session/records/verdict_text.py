@@ -13,9 +13,11 @@ def speedup_words(verdict: Verdict | None) -> str:
     return marked(speedup(verdict.speedup), is_uncertain(verdict))
 
 
-def is_uncertain(verdict: Verdict) -> bool:
+def is_uncertain(verdict: Verdict | None) -> bool:
     """Whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured it."""
-    return counts_by_low_end(verdict) or (verdict.speedup is not None and verdict.others > BUSY)
+    if verdict is None or verdict.speedup is None:
+        return False
+    return counts_by_low_end(verdict) or verdict.others > BUSY
 
 
 def counts_by_low_end(verdict: Verdict) -> bool:

@@ -12,7 +12,7 @@ from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
-from engine.session.state.ranking import choose_best, choose_leader, lead, rank, rechoose, runoff_winner
+from engine.session.state.ranking import choose_best, choose_leader, compare, lead, rank, rechoose, runoff_winner
 from engine.session.state.session_data import SessionData, round_of
 
 
@@ -32,7 +32,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
     state.gone.clear()
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
-    state.starts += 1
+    state.starts, state.died = state.starts + 1, False
     if state.turn is not None and state.turn.stopped_s is None:
         state.turn = replace(state.turn, stopped_s=state.elapsed_s(time))
     if event.devices:  # The list is empty if the engine ended before it looked for devices.
@@ -278,6 +278,7 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
         lead(state, round_)
         if round_.finished_at is not None:  # its own last runoff, after its end
             round_.reached, round_.pruned = problem.best, _pruned_in(state, event.problem)
+    compare(state, problem)
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:

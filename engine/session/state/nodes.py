@@ -184,6 +184,10 @@ class ProblemState(Struct):
     standings: tuple[Standing, ...] = ()
     runoff_at: float = 0.0
     """Time at which the last runoff ended."""
+    relative: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Kernels that a runoff timed: the kernel whose verdict counts, and the time relative to that kernel
+    (``engine.session.state.comparable``).
+    """
     languages: tuple[Language, ...] = ()
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None

@@ -5,12 +5,12 @@ pure.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end
+from engine.session.state.comparable import comparable_speedup, relative_times
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
 from engine.session.state.session_data import SessionData, round_of
 
@@ -32,30 +32,15 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     found = state.problems.get(problem)
     if found is None:
         return []
-    best = state.variants.get(found.best) if found.best is not None else None
-    timed = [
-        (leader, leader.speedup, one.ratio if one.ratio > 0 else 1.0)
-        for one in found.standings
-        if (leader := state.variants.get(one.variant)) is not None
-        and leader.speedup is not None
-        and not state.is_pruned(leader.id)
-    ]
-    least = timed[0][2] if timed else 1.0
-    reached = reached_in_runoff([(speedup, ratio / least) for _, speedup, ratio in timed]) if timed else 0.0
-    runoff = deque((variant, reached * least / ratio) for variant, _, ratio in timed)
-    order = [best] if best is not None else []
-    if any(variant is best for variant, _ in runoff):  # tied kernels with uncertain speedups may stand ahead of it
-        order = [runoff.popleft()[0]]
-        while order[-1] is not best:
-            order.append(runoff.popleft()[0])
-    placed = {one.id for one in (*order, *(variant for variant, _ in runoff))}
-    for leader in state.leaders(problem, count + len(placed) if count is not None else None):
-        if leader.id in placed:
-            continue
-        while runoff and runoff[0][1] >= (leader.speedup or 0.0):
-            order.append(runoff.popleft()[0])
-        order.append(leader)
-    return [*order, *(variant for variant, _ in runoff)][:count]
+    most = count + len(found.relative) if count is not None else None  # a runoff may have lowered that many speedups
+    order = sorted(state.leaders(problem, most), key=lambda one: -comparable_speedup(state, one))
+    timed = {one.variant for one in found.standings}
+    best = next((place for place, one in enumerate(order) if one.id == found.best), None)
+    if best is not None:  # Only kernels that its runoff timed may stand ahead of the best kernel.
+        before, timed = order[:best], timed if found.best in timed else set()
+        ahead = [one for one in before if one.id in timed]
+        order = [*ahead, order[best], *(one for one in before if one.id not in timed), *order[best + 1 :]]
+    return order[:count]
 
 
 def rank(state: SessionData, variant: VariantState, verdict: Verdict) -> None:
@@ -133,7 +118,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
         if best is None or challenger.beats(best, timed=bool(problem.standings)):
-            _enthrone(problem, challenger, at)
+            _enthrone(state, problem, challenger, at)
         return
     timed = [standing.variant for standing in problem.standings]
     winner = runoff_winner(state, problem)
@@ -142,7 +127,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
         if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
-    _enthrone(problem, winner, at)
+    _enthrone(state, problem, winner, at)
 
 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
@@ -165,7 +150,15 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     return fastest
 
 
-def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> None:
+def _enthrone(state: SessionData, problem: ProblemState, winner: VariantState | None, at: float) -> None:
     name = winner.id if winner is not None else None
     if name != problem.best:
         problem.former, problem.best, problem.best_at = problem.best, name, at
+    compare(state, problem)
+
+
+def compare(state: SessionData, problem: ProblemState) -> None:
+    """Update the relative times of the kernels that runoffs timed."""
+    if any(one.standings for one in problem.rounds):
+        best = state.variants.get(problem.best or "")
+        problem.relative = relative_times(state, problem, best, runoff_winner(state, problem))

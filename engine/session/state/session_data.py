@@ -38,7 +38,8 @@ class SessionData(Struct):
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
     device; time after this does not count toward the budget. ``heard_at`` is the time of the last heartbeat by the
-    engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason.
+    engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason. ``died``: whether
+    the newest engine died. Readers set this from the engine's lock, because no event records it.
     """
 
     name: str = ""
@@ -81,6 +82,7 @@ class SessionData(Struct):
     log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     verdicts: int = 0
     heard_at: float = 0.0
+    died: bool = False
 
     def elapsed_s(self, now: float) -> float:
         """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time in which other
@@ -226,6 +228,15 @@ class SessionData(Struct):
             return True
         turn_over = problem.turns > 0 and self.phase(problem.id) == "done"
         return turn_over and variant.stage_since <= problem.turn_ended_at
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the newest engine stopped or died."""
+        return self.died or (self.engine is not None and self.engine.stopped is not None)
+
+    def is_interrupted(self, variant: VariantState) -> bool:
+        """Whether the engine stopped or died during the kernel's evaluation. A resumed engine starts it again."""
+        return self.at_rest and variant.stage not in (None, "queued") and not self.is_left_over(variant)
 
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Return the speedup over eager of the round's leader, from its verdict."""

@@ -59,10 +59,9 @@ class SessionState(SessionData):
         )
 
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
-        """Return ``leaders`` in display order: the last runoff's kernels in the runoff's order.
+        """Return ``leaders`` in display order: by their comparable speedups (``engine.session.state.comparable``).
 
-        A best kernel with a verdict after the runoff comes first. Other kernels outside the runoff follow the best
-        kernel by their speedup relative to the runoff's winner.
+        Only kernels that the best kernel's runoff timed may stand ahead of the best kernel.
         """
         return standing_order(self, problem, count)
 

@@ -110,3 +110,10 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def session_argument(directory: Path) -> str:
+    """Return the argument that names a session on a command line. A session in the default directory needs only its
+    name.
+    """
+    return directory.name if directory.parent.name == "sessions" else str(directory)

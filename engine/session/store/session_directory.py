@@ -41,7 +41,7 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measure
 class SessionSummary(Struct, frozen=True, kw_only=True):
     """One line of ``kernel-tui sessions``.
 
-    ``best`` maps each problem with a correct kernel to the speedup over eager, and ``unsure`` lists problems with an
+    ``best`` maps each problem with a correct kernel to the speedup over eager, and ``uncertain`` lists problems with an
     uncertain speedup. ``tolerance`` applies to all kernels. ``created`` is in Unix seconds. ``note`` says why the
     engine stopped or stalled, or why the session is unreadable. ``search_s`` is the time that counts toward the budget.
     ``minutes`` is a time limit that a person set later. ``by_budget``: a limit ended the last engine.
@@ -53,7 +53,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     created: float = 0.0
     verdicts: int = 0
     best: dict[str, float] = {}
-    unsure: tuple[str, ...] = ()
+    uncertain: tuple[str, ...] = ()
     tolerance: SessionTolerance = None
     pid: int | None = None
     config_name: str = ""
@@ -70,7 +70,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     @property
     def bests(self) -> list[str]:
         """Format the best speedups: ``softmax 1.18x``."""
-        return [f"{problem} {marked(speedup(value), problem in self.unsure)}" for problem, value in self.best.items()]
+        return [f"{name} {marked(speedup(value), name in self.uncertain)}" for name, value in self.best.items()]
 
 
 def create_session(root: Path, name: str, config_text: str, config_name: str, seed: int) -> SessionPaths:
@@ -165,7 +165,7 @@ def _summary_of(
             for problem in state.problems.values()
             if problem.best is not None and (value := state.variants[problem.best].speedup) is not None
         },
-        unsure=tuple(
+        uncertain=tuple(
             problem.id
             for problem in state.problems.values()
             if problem.best is not None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from engine.export.report import report
 from engine.export.training import Record, encode, records
 from engine.session.records.events import VerdictGiven
-from engine.session.records.speedup_text import UNSURE
+from engine.session.records.speedup_text import UNCERTAIN
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader
 from tests.engine.export.conftest import FIRST, SECOND
@@ -81,7 +81,7 @@ def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, 
 
 
 def test_an_uncertain_speedup_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:
-    assert UNSURE not in command(session, str(session.directory), "--report", "-").stdout
+    assert UNCERTAIN not in command(session, str(session.directory), "--report", "-").stdout
     with SessionReader(session) as reader:
         known = fold(reader.read()).variants["v2"].verdict
     assert known is not None
@@ -92,7 +92,7 @@ def test_an_uncertain_speedup_is_marked_in_what_a_person_reads(session: SessionP
     solution = " ".join(command(session, str(session.directory), "--best", "relu").stdout.split())
     assert "speedup ~2.5x over eager PyTorch on a processor (95%: 1.5 to 3.5; tol. kernelbench)." in solution
     report = command(session, str(session.directory), "--report", "-").stdout
-    assert report.count("| ~2.5 [1.5, 3.5] |") == 2 and report.endswith(f"{UNSURE}.\n")
+    assert report.count("| ~2.5 [1.5, 3.5] |") == 2 and report.endswith(f"{UNCERTAIN}.\n")
     assert "1.25 [1.24, 1.26]" in report
     data = command(session, str(session.directory), "--training", "-").stdout
     assert "~" not in json.dumps([json.loads(line)["kernel"]["outcome"] for line in data.splitlines()])

@@ -115,6 +115,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert {call.split(".")[3] for call in fixes} == failed
     for call in fixes:
         prompt = (session / "outbox" / f"{call}.md").read_text()
+        assert f"kernel-tui reply {session} {call} FILE" in prompt, "the session is not in a directory `sessions`"
         broken = call.split(".")[3] == by_call["softmax.r0.kernel.i2.0"].id
         assert ("zero" in prompt and "error:" in prompt) == broken
     for call in fixes:

@@ -51,7 +51,7 @@ def compare(
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
     kernels = {name: kernel_of(path) for name, path in zip(names, (first, second), strict=True)}
-    config = evaluation_config(config_path, device)
+    config = evaluation_config(config_path, device, first, second)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
         return await judge_kernels(config, problem, kernels, work, quick=not thorough, runoff=True)

@@ -47,7 +47,8 @@ def evaluate(
 ) -> None:
     """Judge KERNEL: check its outputs and measure its speedup.
 
-    KERNEL is a .cpp, .cu or .py file.
+    KERNEL is a .cpp, .cu or .py file. For a file in a session's best/, the defaults are the session's problem and
+    [evaluation] settings.
 
     A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one process.
 
@@ -57,7 +58,7 @@ def evaluate(
     """
     language, source = kernel_of(kernel)
     wanted = _wanted_sizes(shapes, problem_file(problem)) if shapes else []
-    config = evaluation_config(config_path, device)
+    config = evaluation_config(config_path, device, kernel)
     at_sizes: list[AtSizes] = []
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:

@@ -12,6 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.cli.shared.common import Failure, scratch_path
 from tui.cli.shared.kernel_file import inspect_problem
+from tui.cli.shared.problem_option import session_of_best
 from tui.console.problem_output import printed
 from tui.console.progress_line import Working
 
@@ -32,10 +33,14 @@ DEVICE = click.option("--device", help="Device: auto, cpu, cuda or cuda:1.  [def
 QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a search does, with a wider interval.")
 
 
-def evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:
+def evaluation_config(config_path: Path | None, device: str | None, *kernels: Path) -> EvaluationConfig:
+    """Return the settings of ``config_path``. By default, those of the session whose ``best/`` contains a kernel."""
     from engine.config.evaluation_table import EvaluationConfig
 
     config = EvaluationConfig()
+    sessions = [session for kernel in kernels if (session := session_of_best(kernel)) is not None]
+    if config_path is None and sessions:
+        config_path = sessions[0] / "config.toml"
     if config_path is not None:
         from engine.config.schema import load_evaluation
 

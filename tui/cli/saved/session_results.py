@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from engine.session.budget import elapsed_s
 from engine.session.state.session_state import SessionState
-from engine.session.store import SessionReader, engine_liveness
+from engine.session.store import Liveness, SessionReader, engine_liveness
 from tui.view.next_steps import how_it_ended
 from tui.view.results import Results, results_of
 from tui.view.source import Limits, limits_of
@@ -21,9 +21,16 @@ class SessionResults(NamedTuple):
     created: Limits
 
 
+def liveness_of(reader: SessionReader, state: SessionState) -> Liveness:
+    """Return whether an engine is running, and record in ``state`` whether the newest engine died."""
+    live = engine_liveness(reader.paths, reader)
+    state.died = not live.running and state.engine is not None and state.engine.stopped is None
+    return live
+
+
 def session_results(reader: SessionReader, state: SessionState) -> SessionResults:
     """Compute the results at this moment. ``state`` has applied the reader's events."""
-    live = engine_liveness(reader.paths, reader)
+    live = liveness_of(reader, state)
     created = limits_of(reader.paths)
     engine = state.engine
     results = results_of(

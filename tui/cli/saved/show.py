@@ -30,10 +30,12 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
     """
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
+    from tui.cli.saved.session_results import liveness_of
 
     paths = find(root, session)
     with SessionReader(paths) as reader:
         state = fold(reader.read())
+        liveness_of(reader, state)
         if node is None:
             _show_session(reader, state, session, full=full, as_json=as_json)
         elif node in state.variants:

@@ -28,7 +28,7 @@ def attach(
 ) -> int:
     """Open the monitor on a session, running or not.
 
-    Without SESSION, choose a session from a list.
+    Without SESSION, open the only running session, or choose a session from a list.
 
     Detaching (q) does not stop a search. Several monitors can watch the same session.
     """
@@ -56,6 +56,12 @@ def attach(
 
 
 def _picked(root: Path) -> SessionPaths | None:
+    """Return the only running session or, on a terminal, the user's choice."""
+    from engine.session.store import list_sessions
+
+    running = [one for one in list_sessions(root) if one.state == "running"]
+    if len(running) == 1:
+        return find(root, str(running[0].directory))
     if not on_terminal():
         raise Failure("name a session; 'kernel-tui sessions' lists them", ExitCode.USAGE)
     from tui.monitor.screens.picker import pick_session

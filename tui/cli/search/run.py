@@ -10,7 +10,7 @@ from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, 
 
 
 @click.command()
-@click.argument("config_path", metavar="CONFIG", type=click.Path(path_type=Path))
+@click.argument("config_path", metavar="[CONFIG]", default=Path("config.toml"), type=click.Path(path_type=Path))
 @watch_options
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
 @click.option("--resume", "go_on", is_flag=True, help="Resume the newest unfinished session.")
@@ -20,6 +20,8 @@ def run(
     config_path: Path, headless: bool, as_json: bool, new: bool, go_on: bool, detach: bool, until_idle: bool
 ) -> int:
     """Run the search that CONFIG describes. Short form: kernel-tui config.toml
+
+    Without CONFIG, the command reads config.toml in the current directory.
 
     If a search with this configuration is running, attach to it. If CONFIG's newest search is unfinished, offer to
     resume it. If the time budget is used up, offer more minutes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ class ProblemName(click.ParamType[str]):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say what to type: a problem of the newest session in this directory, or a built-in problem."""
-        session, known = _newest_problems(sessions_root(ctx))
+        session, known = _problems_at_hand(ctx)
         if known:
             return f"{choices(known, f'The problems of session {session}')}. All built-in problems: kernel-tui problems"
         return (
@@ -27,12 +28,24 @@ class ProblemName(click.ParamType[str]):
         )
 
 
+class ProblemOption(click.Option):
+    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name."""
+
+    def get_default(self, ctx: click.Context, call: bool = True) -> Any:
+        for kernel in _files(ctx):
+            if (session := session_of_best(kernel)) is not None:
+                return _problems_of(session / "config.toml").get(kernel.stem)
+        return super().get_default(ctx, call=call)
+
+
 PROBLEM = click.option(
     "--problem",
+    cls=ProblemOption,
     required=True,
     type=ProblemName(),
     metavar="TEXT",
-    help="A .py file or a built-in problem, such as builtin:quickstart/softmax.",
+    help="A .py file or a built-in problem, such as builtin:quickstart/softmax. Not needed for a file in a session's "
+    "best/.",
 )
 
 
@@ -42,18 +55,39 @@ def choices(names: list[str], what: str) -> str:
     return f"{what}: {', '.join(f'--problem {name}' for name in names[:MOST_NAMED])}{more}"
 
 
-def _newest_problems(root: Path) -> tuple[str, list[str]]:
-    """Return the newest session's name and the problems of its config; ("", []) without a readable session."""
-    from engine.config.schema import ConfigError, load_config
-    from engine.problem.catalog import reference_of
+def session_of_best(kernel: Path) -> Path | None:
+    """Return the directory of the session whose ``best/`` contains the file, or None."""
+    directory = kernel.absolute().parent
+    return directory.parent if directory.name == "best" and (directory.parent / "session.db").is_file() else None
 
-    for file in sorted(root.glob("*/config.toml"), key=_modified, reverse=True):
-        try:
-            problems = load_config(file).problems
-        except ConfigError:
-            continue
-        return file.parent.name, [reference_of(Path(problem)) for problem in problems]
+
+def _files(ctx: click.Context | None) -> list[Path]:
+    """Return the files among the command's arguments."""
+    return [given for given in ctx.params.values() if isinstance(given, Path)] if ctx is not None else []
+
+
+def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
+    """Return the name and problems of the session that contains the kernel, or else of the newest session. Return
+    ("", []) without a readable session.
+    """
+    around = [above for file in _files(ctx) for above in file.absolute().parents if (above / "session.db").is_file()]
+    newest = sorted(sessions_root(ctx).glob("*/config.toml"), key=_modified, reverse=True)
+    for file in (*(above / "config.toml" for above in around), *newest):
+        if problems := _problems_of(file):
+            return file.parent.name, list(problems.values())
     return "", []
+
+
+def _problems_of(config: Path) -> dict[str, str]:
+    """Return the problems of a session's config by id, as ``--problem`` takes them. Return {} if it is unreadable."""
+    from engine.config.schema import ConfigError, load_config
+    from engine.problem.catalog import CatalogError, reference_of, resolve
+
+    try:
+        files = resolve(load_config(config).problems, config.parent)
+    except (ConfigError, CatalogError):
+        return {}
+    return {file.id: reference_of(file.path) for file in files}
 
 
 def _modified(file: Path) -> float:

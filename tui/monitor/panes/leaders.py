@@ -5,12 +5,12 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from engine.config.tolerance import SessionTolerance, short_caption
-from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, VariantState
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
+from tui.text.certainty import comparable_ms, comparable_words
 from tui.text.runoff_text import place_in_runoff, why_no_star
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -21,20 +21,21 @@ FEW = 5
 """Number of kernels listed per problem before their notes get room."""
 WORDS_AT = 6
 """Indent of a kernel's note under its figures."""
-FIGURES = "speedup, ms: own verdict, dim if the runoff contradicts. runoff: side by side"
+FIGURES = "speedup, ms: the best kernel's verdict, scaled by the runoff; own verdict without a runoff"
 
 
 def leaders_caption(tolerance: SessionTolerance) -> str:
     """Return what the leaders' figures mean, for the pane's title."""
-    return f"speedup: own verdict, {short_caption(tolerance)}"
+    return f"speedup over eager, {short_caption(tolerance)}"
 
 
 class Leaderboard(LinesView):
     ellipsis = True
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
-        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. The figures 'speedup' and "
-        "'ms' come from each kernel's own verdict. Figures that the runoff contradicts are dim."
+        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. Kernels that a runoff timed "
+        "have the best kernel's speedup and ms, scaled by the runoff. Other kernels have the figures of their own "
+        "verdicts, and these are dim if they look better than the best kernel's."
     )
 
     _model: Model | None = None
@@ -86,8 +87,8 @@ def leader_lines(
         figures = line(
             (f"{place:>3} {star} ", palette.best if is_best else palette.dim),
             (f"{variant.id:<7}", palette.bold if is_best else palette.text),
-            (f"{speedup_words(variant.verdict):>7}", palette.best if is_best else plain),
-            (f"{fmt.milliseconds(variant.kernel_ms):>8}", plain),
+            (f"{comparable_words(model.state, variant):>7}", palette.best if is_best else plain),
+            (f"{comparable_ms(model.state, variant):>8}", plain),
             (f"  {runoff.get(variant.id, ''):<7}", palette.best if is_best else palette.text),
             (f"  r{variant.round:<3} ", palette.dim),
         )

@@ -7,6 +7,7 @@ from textual.strip import Strip
 
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict_text import speedup_words
+from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.panes.detail.text import folded
@@ -36,10 +37,10 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). Beside the "
-        "kernel's time, 'eager ms' is eager's time; the log's 'eager alone' is a separate measurement. The column "
-        "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the kernel's "
-        "time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each round, from its "
-        "own verdict."
+        "kernel's time, 'eager ms' is eager's time; the log's 'eager alone' is a separate measurement. On a busy "
+        "machine, eager ms / ms can differ from the speedup, the median over paired calls. The column 'vs compile' is "
+        "the speedup over torch.compile. The column '% SOL' is the lower bound on time / the kernel's time (~: above "
+        "100). The chart 'by round' shows the best kernel's speedup at the end of each round."
     )
 
     def show(self, model: Model) -> None:
@@ -124,10 +125,10 @@ def _refused(state: SessionState, palette: Palette, width: int) -> list[Strip]:
 def best_by_round(state: SessionState, problem: ProblemState) -> list[float]:
     """Return the speedup of the problem's best kernel at the end of each round, or 0 before the first correct kernel.
 
-    The speedups come from the kernels' own verdicts, so the series may fall if a runoff replaced the best kernel.
+    The speedups are comparable (``engine.session.state.comparable``).
     """
     bests = (state.best_after_round(problem.id, round_.number) for round_ in problem.rounds)
-    return [best.speedup or 0.0 if best is not None else 0.0 for best in bests]
+    return [comparable_speedup(state, best) if best is not None else 0.0 for best in bests]
 
 
 def _compile_word(model: Model, problem: ProblemState) -> str:

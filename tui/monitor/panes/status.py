@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.style import Style
@@ -12,11 +12,12 @@ from textual.strip import Strip
 
 from engine.devices.sample import DeviceSample
 from engine.session.records.speedup_text import marked, speedup
-from engine.session.records.verdict_text import speedup_words
+from engine.session.records.verdict_text import is_uncertain, speedup_words
+from engine.session.state.session_state import ProblemState
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import interval_words, is_unsure
+from tui.text.certainty import interval_words
 from tui.text.sanitize import one_line
 from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.view.model import Model
@@ -26,6 +27,8 @@ from tui.view.prompts import unanswered
 from tui.view.spend import count, money
 
 DAY_S = 86400.0
+TABLE_HINT = "2: table"
+"""Hint to the key that shows the scoreboard, on screens without room for it."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -72,8 +75,8 @@ def status_line(
         v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None
     ]
     mean = fmt.geometric_mean(speedups)
-    unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
-    best = (f" {star} {marked(speedup(mean), unsure)}", palette.best)
+    uncertain = any(is_uncertain(model.verdict_of_best(problem)) for problem in state.problems.values())
+    best = (f" {star} {marked(speedup(mean), uncertain)}", palette.best)
     over = _over(len(speedups), len(state.problems))
     # Each part has a rank. A narrow screen drops parts from the highest rank down.
     shown: list[tuple[int, list[Part]]] = [
@@ -81,11 +84,12 @@ def status_line(
         (3, [("following best", palette.accent)] if follow else []),
         (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
         (2, _place(model, palette)),
-        (4, _work(model, palette)),
+        (5, _work(model, palette)),
         (1, _link(model, palette)),
         (6, _device(model, palette)),
         (1, _clock(model, palette)),
-        (4, _progress(model, palette)),
+        (3, _share(model, palette)),
+        (4, _ends(model, palette)),
         (5, _spent(model, palette)),
         (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
@@ -135,7 +139,7 @@ def _work(model: Model, palette: Palette) -> list[Part]:
     if model.link.kind in LIVE:
         return [
             (f"{busy} running", palette.running if busy else palette.dim),
-            (f" {waiting} waiting" if waiting else "", palette.dim),
+            (f" {waiting} waiting", palette.dim),
             (f" {queued} queued", palette.dim),
         ]
     return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
@@ -150,13 +154,18 @@ def _clock(model: Model, palette: Palette) -> list[Part]:
     return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
 
 
-def _progress(model: Model, palette: Palette) -> list[Part]:
-    """Return the share of the search that is done and its estimated end, in local time."""
+def _share(model: Model, palette: Palette) -> list[Part]:
+    """Return the share of the search that is done."""
     progress = progress_of(model)
-    if progress is None:
+    return [(f"{progress.share:.0%} of {progress.of}", palette.text)] if progress is not None else []
+
+
+def _ends(model: Model, palette: Palette) -> list[Part]:
+    """Return the search's estimated end, in local time. A pause has no known end."""
+    progress = progress_of(model)
+    if progress is None or progress.left_s is None:
         return []
-    end = f" ends {_end(model.now(), progress.left_s)}" if progress.left_s is not None else ""
-    return [(f"{progress.share:.0%} of {progress.of}", palette.text), (end, palette.dim)]
+    return [(f"ends {_end(model.now(), progress.left_s)}", palette.dim)]
 
 
 def _end(now: float, left_s: float) -> str:
@@ -188,17 +197,26 @@ def _prompts(model: Model, palette: Palette) -> list[Part]:
 
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     """Return every problem's best speedup in one line, for screens without room for the scoreboard."""
-    whole = line(*_bests(model, palette, width, intervals=True))
+    problems = list(model.state.problems.values())
+    whole = line(*_bests(model, problems, palette, width, intervals=True))
     if whole.cell_length <= width:
-        return whole
-    room = max(6, (width - 1) // len(model.state.problems) - 9)
-    return line(*_bests(model, palette, room, intervals=False)).crop(0, width)
+        hinted = Strip.join([whole, line((TABLE_HINT, palette.dim))])
+        return hinted if hinted.cell_length <= width else whole
+    room = max(6, (width - 1) // len(problems) - 9)
+    for shown in range(len(problems), 0, -1):  # a cut figure misleads
+        left = f"+{len(problems) - shown}" if shown < len(problems) else ""
+        strip = line(*_bests(model, problems[:shown], palette, room, intervals=False), (left, palette.dim))
+        if strip.cell_length - (0 if left else 2) <= width:
+            return strip.crop(0, width)
+    return EMPTY
 
 
-def _bests(model: Model, palette: Palette, room: int, *, intervals: bool) -> Iterator[Part]:
-    """Yield every problem's best speedup. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
+def _bests(
+    model: Model, problems: Sequence[ProblemState], palette: Palette, room: int, *, intervals: bool
+) -> Iterator[Part]:
+    """Yield the problems' best speedups. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
     yield " "
-    for problem in model.state.problems.values():
+    for problem in problems:
         verdict = model.verdict_of_best(problem)
         reached = verdict.speedup if verdict is not None else None
         yield fmt.fit(problem.id, room), palette.dim
@@ -234,8 +252,8 @@ def notice_of(model: Model) -> Notice | None:
         resume = again = more = f"Resume: {resume_command(model)}"
     elif more_minutes(model) is not None:
         resume = again = "The time budget is used up: press M to raise it and resume."
-    if model.engine == "dead" and engine is not None:
-        return Notice(f"ENGINE DEAD (pid {engine.pid}). {resume}", True)
+    if model.engine == "died" and engine is not None:
+        return Notice(f"ENGINE DIED (pid {engine.pid}). {resume}", True)
     if model.engine == "ended early":
         return Notice(f"ENGINE ENDED EARLY: {one_line(link.message, 160)} {resume}", True)
     if model.engine == "never ran":
@@ -272,7 +290,7 @@ def _over(done: int, problems: int) -> str:
 
 
 def _over_short(done: int, problems: int) -> str:
-    return " eager" if problems <= 1 else f" geomean {done}/{problems}"
+    return " eager" if problems <= 1 else f" eager, {done}/{problems}"
 
 
 def _link(model: Model, palette: Palette) -> list[Part]:

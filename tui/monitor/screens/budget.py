@@ -57,9 +57,8 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
     def compose(self) -> ComposeResult:
         limits, spent = self._limits, _spent(self._model, self._share)
         with Vertical():
-            if self._shares:
-                whose = "the whole search" if self._share is None else self._share or "each problem"
-                yield Static(f"Limits of {one_line(whose, 50)}", markup=False, id="whose")
+            whose = "the whole search" if self._share is None else self._share or "each problem"
+            yield Static(f"Limits of {one_line(whose, 50)}", markup=False, id="whose")
             for name in self._fields:
                 value = getattr(limits, name)
                 shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)

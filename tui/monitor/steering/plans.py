@@ -18,8 +18,14 @@ from tui.view.spend import caps_of
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 
 GONE = "The session was moved or deleted. Open it at its new location: kernel-tui attach DIRECTORY"
-FINISHED = "All rounds are done. Press M to allow more rounds and resume."
+FINISHED = "The search is complete"
+_MORE = "Press M to allow more rounds and resume."
 _KEPT = "All results are kept, and you can resume later."
+
+
+def finished_words(doing: str = "") -> str:
+    """Say that the search is complete and what to do. ``doing``: what the user wants an engine to do, if anything."""
+    return f"{FINISHED}, so no engine can {doing}. {_MORE}" if doing else f"{FINISHED}: all rounds are done. {_MORE}"
 
 
 class Refused(Exception):
@@ -55,14 +61,14 @@ class Plan(Struct, frozen=True):
     step: Step | None = None
 
 
-def why_not_steer(model: Model) -> str | None:
-    """Return why a request would not reach an engine, or None."""
+def why_not_steer(model: Model, doing: str = "") -> str | None:
+    """Return why a request would not reach an engine, or None. ``doing``: what the request asks of the engine."""
     if model.source.read_only:
         return "This monitor is read-only."
     if model.link.gone:
         return GONE
     if model.engine == "finished":
-        return FINISHED
+        return finished_words(doing)
     if model.link.kind == "ended":
         return "No engine is running on this session. Press R to start one."
     return None if model.opened else "The session is still opening."

@@ -17,7 +17,7 @@ from engine.session.state.spend import MANUAL
 from engine.session.store import SessionError
 from tui.monitor.host import Host
 from tui.monitor.steering import plans
-from tui.monitor.steering.plans import FINISHED, Plan, Refused
+from tui.monitor.steering.plans import Plan, Refused, finished_words
 from tui.monitor.terminal.editor import EditorError
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -28,6 +28,10 @@ from tui.view.source import ALIVE
 if TYPE_CHECKING:
     from tui.monitor.screens.seed_idea import IdeaRequest
     from tui.monitor.screens.seed_kernel import KernelRequest
+
+
+JUDGE = "judge a new kernel"
+"""What a request with a kernel asks of the engine."""
 
 
 class Selection(Protocol):
@@ -58,28 +62,28 @@ class Steering:
         self._host = host
 
     def prune(self) -> None:
-        self._for_node(plans.plan_prune)
+        self._for_node(plans.plan_prune, "prune or restore")
 
     def pin(self) -> None:
-        self._for_node(plans.plan_pin)
+        self._for_node(plans.plan_pin, "pin")
 
     def retry(self) -> None:
-        self._for_node(plans.plan_retry)
+        self._for_node(plans.plan_retry, "judge a kernel again")
 
     def pause_search(self) -> None:
-        self._ask(lambda: plans.plan_pause(self._state))
+        self._ask(lambda: plans.plan_pause(self._state), "pause")
 
     def stop(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=False), asks_again=True)
+        self._ask(lambda: plans.plan_stop(self._state, after_round=False), "stop", asks_again=True)
 
     def stop_after_round(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=True))
+        self._ask(lambda: plans.plan_stop(self._state, after_round=True), "stop")
 
     def undo(self) -> None:
-        self._ask(lambda: self._host.history.undo())
+        self._ask(lambda: self._host.history.undo(), "undo a request")
 
     def redo(self) -> None:
-        self._ask(lambda: self._host.history.redo())
+        self._ask(lambda: self._host.history.redo(), "repeat a request")
 
     def budget(self) -> None:
         from tui.monitor.screens.budget import BudgetScreen
@@ -94,9 +98,9 @@ class Steering:
             if stopped:
                 self._confirm(plans.plan_budget(model, request), then=self._host.start_engine)
             else:
-                self._ask(lambda: plans.plan_budget(model, request))
+                self._ask(lambda: plans.plan_budget(model, request), "change a limit")
 
-        if stopped or self._may_steer():
+        if stopped or self._may_steer("change a limit"):
             self._host.open_dialog(BudgetScreen(model), chosen)
 
     def reply(self) -> None:
@@ -116,7 +120,7 @@ class Steering:
         from tui.monitor.screens.seed_idea import SeedIdeaScreen
         from tui.monitor.steering.seedable import Catalogue, answers_at_once, catalogue_of
 
-        problem = self._problem_to_seed()
+        problem = self._problem_to_seed("take an idea")
         if problem is None:
             return
         subject = self._here.kernel
@@ -141,7 +145,7 @@ class Steering:
                 catalogue=request.transformation,
                 parent=parent,
             )
-            self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id))
+            self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id), "take an idea")
 
         catalogue = await look() if answers_at_once() else look
         self._host.open_dialog(SeedIdeaScreen(problem, parent or problem.best, catalogue), chosen)
@@ -149,7 +153,7 @@ class Steering:
     def seed_kernel(self) -> None:
         from tui.monitor.screens.seed_kernel import SeedKernelScreen
 
-        problem = self._problem_to_seed()
+        problem = self._problem_to_seed(JUDGE)
         if problem is None:
             return
         row, waiting = self._here.selected, waiting_ideas(self._state, problem)
@@ -178,14 +182,14 @@ class Steering:
         row = self._here.selected
         idea = self._state.ideas.get(row.id) if row is not None else None
         if idea is not None and not idea.variants:
-            if self._may_steer() and self._may_add_to(idea.id):
+            if self._may_steer(JUDGE) and self._may_add_to(idea.id):
                 self.write_for(idea)
             return
         subject = self._here.kernel
         if subject is None:
             self._host.say("Select a kernel to edit.", severity="warning")
             return
-        if not self._may_steer() or not self._may_add_to(subject.id):
+        if not self._may_steer(JUDGE) or not self._may_add_to(subject.id):
             return
         problem = self._state.problems[subject.problem]
         try:
@@ -213,13 +217,13 @@ class Steering:
             parent=idea.parent,
             idea=idea.id,
         )
-        self._ask(lambda: Plan(command, "submitting", idea.id))
+        self._ask(lambda: Plan(command, "submitting", idea.id), JUDGE)
 
     def start_engine(self) -> None:
         """Start the engine. If the time budget is used up, first ask for more minutes."""
         model = self._here.model
         if model.engine == "finished" and not model.source.read_only:
-            self._host.say(FINISHED)
+            self._host.say(finished_words())
             return
         if more_minutes(model) is not None and model.link.kind == "ended" and not model.source.read_only:
             self.budget()
@@ -232,9 +236,11 @@ class Steering:
     def _state(self) -> SessionState:
         return self._here.model.state
 
-    def _may_steer(self) -> bool:
-        """Return whether a request would reach an engine, and show a notice that says why not."""
-        why = self._host.why_not_steer()
+    def _may_steer(self, doing: str) -> bool:
+        """Return whether a request would reach an engine, and show a notice that says why not. ``doing``: what the
+        request asks of the engine, for the notice.
+        """
+        why = self._host.why_not_steer(doing)
         if why is not None:
             self._host.say(why, severity="warning")
         return why is None
@@ -246,20 +252,20 @@ class Steering:
             return False
         return True
 
-    def _for_node(self, plan: Callable[[SessionState, str], Plan]) -> None:
+    def _for_node(self, plan: Callable[[SessionState, str], Plan], doing: str) -> None:
         row = self._here.selected
         if row is None:
             self._host.say("Nothing is selected.", severity="warning")
             return
         self._here.show_cursor()
-        self._ask(lambda: plan(self._state, row.id), asks_again=True)
+        self._ask(lambda: plan(self._state, row.id), doing, asks_again=True)
 
-    def _ask(self, make: Callable[[], Plan], *, asks_again: bool = False) -> None:
+    def _ask(self, make: Callable[[], Plan], doing: str, *, asks_again: bool = False) -> None:
         """Make a plan, ask for confirmation if necessary, and send the plan's request.
 
         ``asks_again``: the dialog makes the plan every second, so that its counts stay true while the search goes on.
         """
-        if not self._may_steer():
+        if not self._may_steer(doing):
             return
         try:
             plan = make()
@@ -292,8 +298,8 @@ class Steering:
             lambda agreed: self._host.steer(plan, then) if agreed else None,
         )
 
-    def _problem_to_seed(self) -> ProblemState | None:
-        if not self._may_steer():
+    def _problem_to_seed(self, doing: str) -> ProblemState | None:
+        if not self._may_steer(doing):
             return None
         self._here.show_cursor()
         name = self._here.problem_here()
@@ -327,7 +333,7 @@ class Steering:
         if idea is not None:
             node = idea.id
             command = structs.replace(command, text=idea.text, parent=idea.parent, idea=idea.id)
-        self._ask(lambda: Plan(command, "submitting", node))
+        self._ask(lambda: Plan(command, "submitting", node), JUDGE)
 
 
 def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]:
@@ -351,8 +357,9 @@ def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: 
     said = "".join(f"{mark} {text}\n" for text in about)
     if language in MODULES:
         return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
-    header = "".join(f"// {text.removeprefix('// ')}\n" for text in problem.header.splitlines())
+    facts = [text for text in problem.header.splitlines() if not text.startswith(("// Derived from", "#pragma once"))]
+    header = "".join(f"// {text.removeprefix('// ')}".rstrip() + "\n" for text in facts)
     declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)
     launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
-    included = "// The build includes the header below. Define launch(); return 0 for success.\n"
+    included = "// Define launch(); return 0 for success. The build includes this header:\n"
     return f"{said}{included}{header}\n{launch}"

@@ -6,7 +6,7 @@ The pane imports a tab's module when it first shows the tab, since the monitor's
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from engine.config.tolerance import short_caption
-from engine.session.records.verdict_text import speedup_words
+from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import ProblemState, VariantState
 from engine.session.store import SessionError
 from tui.monitor.delay import after
@@ -23,9 +23,9 @@ from tui.monitor.panes.detail.text import folded, wrapped
 from tui.monitor.panes.leaders import FIGURES, leader_lines
 from tui.monitor.panes.lines import LinesView, Part, line
 from tui.monitor.panes.pane import Pane
-from tui.text.certainty import interval_words
+from tui.text.certainty import comparable_words, interval_words
 from tui.text.glyphs import glyph, standing_of
-from tui.text.runoff_text import why_no_star
+from tui.text.runoff_text import BY_RUNOFF, why_no_star
 from tui.text.sanitize import one_line
 from tui.view.activity import activity_of
 from tui.view.model import Model
@@ -232,10 +232,12 @@ class DetailPane(Pane):
             mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
             parts.append((f"{mark} {subject.id}", palette.bold))
             if subject.speedup is not None:
-                between = f" {interval_words(subject.verdict)}"
+                figures = figures_of(self.model.state, subject)
+                by_runoff = figures is not None and bool(figures.scaled)
+                between = f" {BY_RUNOFF if by_runoff else interval_words(subject.verdict)}"
                 fits = TITLE_AT + line(*parts).cell_length + len(between) + 9 <= self.size.width
                 style = palette.dim if why_no_star(self.model.state, subject) else palette.best
-                own = f" {speedup_words(subject.verdict)}"
+                own = f" {comparable_words(self.model.state, subject)}"
                 if TITLE_AT + line(*parts).cell_length + len(own) <= self.size.width:  # a cut figure misleads
                     parts += [(own, style), (between if fits else "", palette.dim)]
         self.set_title(*parts)
@@ -398,4 +400,4 @@ def subject_of(model: Model, row: Row | None) -> VariantState | None:
         rounds = state.problems[problem].rounds if problem in state.problems else []
         names = next((one.variants for one in rounds if one.number == int(number)), [])
     variants = [state.variants[name] for name in names]
-    return max(variants, key=lambda variant: variant.speedup or 0.0, default=None)
+    return max(variants, key=partial(comparable_speedup, state), default=None)

@@ -11,14 +11,15 @@ from engine.session.records.events import BY_HAND
 from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.nodes import TRANSFORMATION
-from engine.session.state.session_state import IdeaState, VariantState
+from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.detail.text import field, heading, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import interval_words
-from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
+from tui.text.certainty import comparable_words, interval_words
+from tui.text.glyphs import stage_words
+from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, scaled_words, why_no_star
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -46,7 +47,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
             line(
                 (f"{above.id:<7}", palette.bold),
                 (f"r{above.round:<3}", palette.dim),
-                (f"{speedup_words(above.verdict):>7} ", palette.text),
+                (f"{comparable_words(state, above):>7} ", palette.text),
                 (f"{change_words(change_against_parent(state, above)):>7}  ", palette.good),
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
@@ -67,6 +68,8 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
+    if scaled := scaled_words(model.state, variant):
+        lines.append(field("in tables", scaled, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
         lines.append(field("not the best", f"{why}; the two verdicts come from different times", palette))
     return lines
@@ -85,7 +88,7 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     if idea.variants:
         state = model.state
         variants = [state.variants[name] for name in idea.variants]
-        speedups = [f"{v.id} {speedup_in_words(state, v) if v.correct else (v.stage or _status(v))}" for v in variants]
+        speedups = [f"{v.id} {speedup_in_words(state, v) if v.correct else _status(state, v)}" for v in variants]
         lines.append(field("kernels", "  ".join(speedups), palette))
     return lines
 
@@ -134,10 +137,14 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
         return f"dropped{when}", variant.dropped
     if model.state.is_left_over(variant):
         return "not judged", "The search of the problem ended before the engine judged this kernel."
+    if model.state.is_interrupted(variant):
+        return "interrupted", f"The engine ended in stage {variant.stage}. A resumed engine judges this kernel again."
     if variant.stage is not None:
         return f"in stage {variant.stage}", "At the end of the round, the engine decides whether to select this kernel."
     return "no decision yet", "At the end of the round, the engine decides whether to select this kernel."
 
 
-def _status(variant: VariantState) -> str:
-    return variant.verdict.status if variant.verdict is not None else "-"
+def _status(state: SessionState, variant: VariantState) -> str:
+    return (
+        stage_words(state, variant) if variant.verdict is None or variant.stage is not None else variant.verdict.status
+    )

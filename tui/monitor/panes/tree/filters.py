@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from engine.session.records.events import BY_HAND
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.text.format import transformation_label
 
@@ -42,7 +43,8 @@ class Matcher(Struct, frozen=True):
     below: float | None
 
     def variant(self, state: SessionState, variant: VariantState) -> bool:
-        speedup = variant.speedup
+        figures = figures_of(state, variant) if self.above is not None or self.below is not None else None
+        speedup = figures.speedup if figures is not None else None
         if self.above is not None and (speedup is None or speedup <= self.above):
             return False
         if self.below is not None and (speedup is None or speedup >= self.below):
@@ -50,7 +52,9 @@ class Matcher(Struct, frozen=True):
         if not self.words and not self.without:
             return True
         idea = state.ideas.get(variant.idea)
-        status = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
+        status: str = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
+        if state.is_interrupted(variant):
+            status = "interrupted"
         names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
         names += [host] if (host := host_of(state, variant)) else []
         names += ["pinned"] if state.is_pinned(variant.id) else []

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
+from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.monitor.panes.tree.filters import Matcher, parse_filter
 from tui.monitor.panes.tree.lineage import first_kernels, lineage_rows, put_in
@@ -233,7 +234,8 @@ class TreeRows:
     def _rank(self, variant: VariantState) -> float:
         """Return the kernel's sort key: the fastest, shortest or youngest kernel comes first."""
         if self.view.sort == "speedup":
-            return -(variant.speedup or 0.0)
+            return -comparable_speedup(self.state, variant)
         if self.view.sort == "time":
-            return variant.kernel_ms if variant.kernel_ms is not None else float("inf")
+            figures = figures_of(self.state, variant)
+            return figures.ms if figures is not None else float("inf")
         return -variant.written_at

@@ -29,10 +29,11 @@ class SearchTree(LineWidget):
     """A widget that draws the rows of ``TreeRows`` as they come into view."""
 
     HELP = (
-        "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). The figures 'speedup' and 'ms' "
-        "come from each kernel's own verdict. A runoff times the leaders side by side and decides the best kernel (the "
-        "star). Figures that the runoff contradicts are dim. The remark 'runoff +3%' means 3% slower than the winner, "
-        "and 'no runoff with v7' means not timed side by side with v7. A round's speedup is its leader's."
+        "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). A runoff times the leaders side "
+        "by side and decides the best kernel (the star). Kernels that a runoff timed have the best kernel's speedup "
+        "and ms, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better than "
+        "the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
+        "kernel. A round's speedup is its leader's."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),

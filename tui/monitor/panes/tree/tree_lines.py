@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -11,6 +12,7 @@ from textual.strip import Strip
 
 from engine.session.records.events import BY_HAND
 from engine.session.records.verdict_text import speedup_words
+from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import IdeaState, RoundState, VariantState
 from engine.session.state.spend import MANUAL
@@ -19,7 +21,8 @@ from tui.monitor.panes.lines import Part, line
 from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.glyphs import GLYPHS, glyph, standing_of
+from tui.text.certainty import comparable_ms, comparable_words
+from tui.text.glyphs import GLYPHS, glyph, stage_words, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
@@ -93,9 +96,9 @@ class RowLines:
         speedup_style = palette.best if standing == "best" else (palette.dim if faint or overruled else palette.text)
         ms_style = palette.dim if faint or overruled else palette.text
         right = [
-            (speedup_words(timed.verdict) if timed.speedup is not None else "", speedup_style),
+            (comparable_words(state, timed) if timed.speedup is not None else "", speedup_style),
             self._change(change),
-            (fmt.milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "", ms_style),
+            (comparable_ms(state, timed) if timed.speedup is not None else "", ms_style),
             (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
         ]
         return self._join(row.depth, left, right, width)
@@ -107,8 +110,9 @@ class RowLines:
         if standing != "pruned" and self.model.state.is_left_over(variant):
             return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
         if variant.stage is not None and standing != "pruned":
-            if variant.stage == "queued":
-                return [("queued", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
+            if standing == "queued":
+                words = stage_words(self.model.state, variant)
+                return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
             elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
             return [
@@ -179,9 +183,9 @@ class RowLines:
         star = problem.best if problem is not None else None
         variants = [state.variants[name] for name in ([star] if star in idea.variants else idea.variants)]
         timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
-        best = max(timed, key=lambda one: one.speedup or 0.0, default=None)
+        best = max(timed, key=partial(comparable_speedup, state), default=None)
         lacks = "needs a kernel  " if idea.proposer == BY_HAND else "nothing left to try  "
-        reached = f"{speedup_words(best.verdict)}  " if best is not None else (lacks if idea.waiting else "")
+        reached = f"{comparable_words(state, best)}  " if best is not None else (lacks if idea.waiting else "")
         asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
         return f"{reached}{asked} pending  " if asked and self.model.link.kind in ("live", "stalled") else reached
 
@@ -196,7 +200,7 @@ class RowLines:
         left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
-            (speedup_words(leader.verdict) if leader is not None else "", palette.dim if overruled else palette.text),
+            (comparable_words(state, leader) if leader is not None else "", palette.dim if overruled else palette.text),
             self._change(change_of_round(state, state.problems[problem], round_.number)),
             ("", palette.text),
             (fmt.age(since), palette.dim),
