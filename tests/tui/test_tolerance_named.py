@@ -38,7 +38,7 @@ LONG, SHORT = "tolerance crfm (1e-2)", "tol. crfm"
         (("show", BY_HAND, "v42", "--full"), ("crfm (1e-2)", LONG)),
         (("sessions", BY_HAND), (LONG,)),
         (("sessions", "--compare", BY_HAND, BY_HAND), ("crfm (1e-2)", "crfm (1e-2)")),
-        (("kernels", "softmax", "--sessions", BY_HAND.parent), (LONG,)),
+        (("kernels", "softmax", "--sessions", BY_HAND), (LONG,)),
         (("export", BY_HAND, "v42"), (SHORT,)),
         (("export", BY_HAND, "--report", "-"), (LONG, SHORT, SHORT, SHORT, SHORT)),
     ],
@@ -56,7 +56,7 @@ def test_what_a_program_reads_names_the_tolerance(kernel_tui: KernelTui) -> None
     assert kernel_tui.json("show", str(BY_HAND))["tolerance"] == "crfm"
     assert kernel_tui.json("show", str(BY_HAND), "v42")["tolerance"] == "crfm"
     assert [one["tolerance"] for one in kernel_tui.json("sessions", str(BY_HAND))] == ["crfm"]
-    assert {one["tolerance"] for one in kernel_tui.json("kernels", "--sessions", str(BY_HAND.parent))} == {"crfm"}
+    assert {one["tolerance"] for one in kernel_tui.json("kernels", "--sessions", str(BY_HAND))} == {"crfm"}
     training = kernel_tui("export", str(BY_HAND), "--training", "-").stdout.splitlines()
     assert {json.loads(one)["tolerance"] for one in training} == {"crfm"}
 
