@@ -327,8 +327,8 @@ async def locally(prepared: Prepared, count: int, limit_s: float, keep: Keep) ->
         try:
             devices = [one.id for one in await evaluator.start()]
 
-            def opened() -> list[set[str]]:
-                return [judge.opened for judge in evaluator._judges]
+            def opened() -> list[list[str]]:
+                return [list(judge.kept) for judge in evaluator._judges]
 
             await warm_up(evaluator, prepared, opened)
             keep(await judge_all(evaluator, prepared, devices, time.monotonic() - began, limit_s))
@@ -367,8 +367,8 @@ async def through_workers(prepared: Prepared, count: int, limit_s: float, keep: 
             found = evaluator._roster.devices
             devices = [device.id for device in found.values()]
 
-            def opened() -> list[set[str]]:
-                return [device.opened for device in found.values()]
+            def opened() -> list[list[str]]:
+                return [list(device.kept) for device in found.values()]
 
             await warm_up(evaluator, prepared, opened)
             keep(await judge_all(evaluator, prepared, devices, time.monotonic() - began, limit_s))
@@ -398,7 +398,7 @@ def evaluation(device: str | tuple[str, ...]) -> EvaluationConfig:
     return EvaluationConfig(device=device, torch_compile=False, tolerance="crfm")
 
 
-async def warm_up(evaluator: Evaluator, prepared: Prepared, opened: Callable[[], list[set[str]]]) -> None:
+async def warm_up(evaluator: Evaluator, prepared: Prepared, opened: Callable[[], list[list[str]]]) -> None:
     """Open every problem on every GPU, and judge a kernel there."""
     for name, spec in prepared.specs.items():
         await evaluator.open(spec, derive_header(spec, prepared.language))
