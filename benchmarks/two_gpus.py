@@ -13,6 +13,8 @@
 - ``search1`` and ``search2`` run ``init --preset headline`` on one GPU and on both, for ``--minutes``. Each search
   starts with an empty build cache, so builds, openings, rounds and runoffs count. The searches do not time
   torch.compile and do not judge the winners at other sizes, because both take longer than the budget.
+- ``clustered1`` and ``clustered2`` run the same searches with ``[cluster]`` on one worker and on two. These parts run
+  only if a call has time left, or in a second call.
 
 Before the clock starts, each judge opens both problems, which are as many as a judge keeps open. A part then judges
 with a few evaluations in flight per GPU, and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the
@@ -32,6 +34,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import platform
 import random
@@ -72,27 +75,34 @@ from engine.session.store import SessionReader  # noqa: E402
 
 PROBLEMS = {"cuda": ("headline/layernorm", "headline/conv2d"), "cpu": ("quickstart/layernorm", "quickstart/softmax")}
 PRESETS = {"cuda": "headline", "cpu": "quickstart"}
-PARTS = ("prepare", "workers1", "workers2", "local1", "local2", "transport", "search1", "search2")
+PARTS = (
+    *("prepare", "workers1", "workers2", "local1", "local2", "transport", "search1", "search2"),
+    *("clustered1", "clustered2"),
+)
 LIMITS_S = {
     "prepare": 100.0,
-    "workers1": 120.0,
-    "workers2": 90.0,
-    "local1": 110.0,
-    "local2": 80.0,
+    "workers1": 110.0,
+    "workers2": 85.0,
+    "local1": 95.0,
+    "local2": 75.0,
     "transport": 75.0,
-    "search1": 130.0,
-    "search2": 130.0,
+    "search1": 120.0,
+    "search2": 120.0,
+    "clustered1": 125.0,
+    "clustered2": 125.0,
 }
-"""Seconds after which the script ends a part. A part that works as expected takes half of this or less."""
+"""Seconds after which the script ends a part. A part that works as expected takes about half of this."""
 EXPECTED_S = {
-    "prepare": 40.0,
-    "workers1": 75.0,
-    "workers2": 50.0,
-    "local1": 65.0,
-    "local2": 45.0,
-    "transport": 35.0,
-    "search1": 100.0,
-    "search2": 100.0,
+    "prepare": 30.0,
+    "workers1": 60.0,
+    "workers2": 40.0,
+    "local1": 55.0,
+    "local2": 35.0,
+    "transport": 30.0,
+    "search1": 80.0,
+    "search2": 80.0,
+    "clustered1": 85.0,
+    "clustered2": 85.0,
 }
 """Expected seconds on an H100 with 32 cores. A part starts only if this time is left of ``--seconds``."""
 IN_FLIGHT = 4
@@ -160,9 +170,9 @@ def main() -> int:
     parser.add_argument("state", type=Path, help="the folder for results, builds and sessions")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=480.0, help="time limit of all parts together")
-    parser.add_argument("--judge-seconds", type=float, default=50.0, help="judging time of the parts for one GPU")
+    parser.add_argument("--judge-seconds", type=float, default=40.0, help="judging time of the parts for one GPU")
     parser.add_argument("--kernels", type=int, default=60, help="kernels of each problem, at most")
-    parser.add_argument("--minutes", type=float, default=1.1, help="time budget of each search")
+    parser.add_argument("--minutes", type=float, default=1.0, help="time budget of each search")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="the parts of all")
     arguments = parser.parse_args()
     arguments.state = arguments.state.resolve()
@@ -240,6 +250,10 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
         write_json(state / "transport.json", transport(arguments))
     elif part.startswith("search"):
         write_json(state / f"{part}.json", search(state / part, count, arguments))
+    elif part.startswith("clustered"):
+        with joined(count, arguments.device == "cuda") as (address, certificates, _):
+            cluster = {"scheduler": address, "certificates": str(certificates)}
+            write_json(state / f"{part}.json", search(state / part, count, arguments, cluster))
     else:
         prepared = msgspec.json.decode((state / "prepare.json").read_bytes(), type=Prepared)
         if count == 2 and (first := read_run(state / f"{part[:-1]}1.json")) is not None:
@@ -339,23 +353,10 @@ async def locally(prepared: Prepared, count: int, limit_s: float, keep: Keep) ->
 async def through_workers(prepared: Prepared, count: int, limit_s: float, keep: Keep) -> None:
     """Judge with ``count`` workers on this machine, each for one GPU."""
     from benchmarks import cluster
-    from engine.cluster.certificates import create
 
     began = time.monotonic()
     cuda = prepared.language == "cu"
-    builders = str(max(1, len(os.sched_getaffinity(0)) // 4))
-    with tempfile.TemporaryDirectory() as scratch:
-        certificates = Path(scratch) / "certs"
-        create(certificates, ["127.0.0.1"])
-        scheduler, address = cluster.start_scheduler(certificates)
-        workers = []
-        for number in range(count):
-            with contextlib.nullcontext() if cuda else own_core(number, Path(scratch)):
-                worker = cluster.start(
-                    *("-m", "tui.cli.main", "worker", "--scheduler", address, "--certificates", str(certificates)),
-                    *("--gpus", str(number) if cuda else "none", "--name", f"gpu{number}", "--builders", builders),
-                )
-            workers.append(worker)
+    with joined(count, cuda) as (address, certificates, workers):
         evaluator = cluster.evaluator(address, certificates, evaluation("cuda" if cuda else "cpu"))
         try:
             await evaluator.start()
@@ -374,6 +375,30 @@ async def through_workers(prepared: Prepared, count: int, limit_s: float, keep: 
             keep(await judge_all(evaluator, prepared, devices, time.monotonic() - began, limit_s))
         finally:
             await evaluator.close()
+
+
+@contextlib.contextmanager
+def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.Popen[str]]]]:
+    """Start a scheduler and ``count`` workers on this machine. Yield address, certificates and workers."""
+    from benchmarks import cluster
+    from engine.cluster.certificates import create
+
+    builders = str(max(1, len(os.sched_getaffinity(0)) // 4))
+    with tempfile.TemporaryDirectory() as scratch:
+        certificates = Path(scratch) / "certs"
+        create(certificates, ["127.0.0.1"])
+        scheduler, address = cluster.start_scheduler(certificates)
+        workers = []
+        for number in range(count):
+            with contextlib.nullcontext() if cuda else own_core(number, Path(scratch)):
+                worker = cluster.start(
+                    *("-m", "tui.cli.main", "worker", "--scheduler", address, "--certificates", str(certificates)),
+                    *("--gpus", str(number) if cuda else "none", "--name", f"gpu{number}", "--builders", builders),
+                )
+            workers.append(worker)
+        try:
+            yield address, certificates, workers
+        finally:
             for process in (*workers, scheduler):
                 process.terminate()
             for process in (*workers, scheduler):
@@ -467,8 +492,12 @@ def transport(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"extra_ms": float(found[1]), "printed": done.stdout.splitlines()}
 
 
-def search(folder: Path, count: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run a search of the preset on ``count`` GPUs, and count its verdicts within the budget."""
+def search(
+    folder: Path, count: int, arguments: argparse.Namespace, cluster: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Run a search of the preset on ``count`` GPUs, or on the workers of ``cluster``. Count its verdicts within the
+    budget.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     config = folder / "config.toml"
@@ -476,9 +505,12 @@ def search(folder: Path, count: int, arguments: argparse.Namespace) -> dict[str,
     devices = [f"cuda:{number}" for number in range(count)] if arguments.device == "cuda" else ["cpu"]
     text = with_key(config.read_text(), "seed", 0)
     text = with_key(text, "minutes", arguments.minutes, "budget")
-    text = with_key(text, "device", devices, "evaluation")
+    text = with_key(text, "device", devices if cluster is None else arguments.device, "evaluation")
     text = with_key(text, "torch_compile", False, "evaluation")
-    config.write_text(with_key(text, "other_sizes", False, "evaluation"))
+    text = with_key(text, "other_sizes", False, "evaluation")
+    if cluster is not None:
+        text += "\n[cluster]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in cluster.items())
+    config.write_text(text)
     ended = kernel_tui("run", config, "--headless", "--new", folder=folder)
     paths = session_of(folder)
     if paths is None or ended.returncode:
@@ -492,12 +524,15 @@ def search(folder: Path, count: int, arguments: argparse.Namespace) -> dict[str,
         for one in events
         if isinstance(one.event, VerdictGiven) and one.event.verdict.same_code_as is None and one.time <= until
     ]
-    opened = [one.time for one in events if isinstance(one.event, BaselineMeasured)]
+    opened = [one.time for one in events if isinstance(one.event, BaselineMeasured) and one.time <= until]
+    all_open = max(opened, default=until)
+    steady = sum(when > all_open for when, _ in verdicts)
     return {
         "verdicts": len(verdicts),
         "seconds": until - started,
         "first_s": min((when for when, _ in verdicts), default=until) - started,
-        "opened_s": max(opened, default=until) - started,
+        "opened_s": all_open - started,
+        "rate": 60 * steady / (until - all_open) if until > all_open else 0.0,
         "judged_s": sum(sum(one.stage_s.get(stage, 0.0) for stage in JUDGING) for _, one in verdicts),
         "statuses": Counter(one.status for _, one in verdicts),
         "gpus": len(devices),
@@ -524,15 +559,17 @@ def print_table(state: Path) -> None:
         ratio = rate(two) / rate(one) if one is not None and two is not None else None
         print(f"| {words}, verdicts a minute | {rate_cell(one)} | {rate_cell(two)} | {times(ratio)} | "
               f"{goal(ratio, needed)} |")  # fmt: skip
-    searches = [read_json(state / f"search{count}.json") for count in (1, 2)]
-    ratio = None
-    if searches[0] is not None and searches[1] is not None:
-        ratio = searches[1]["verdicts"] / max(1, searches[0]["verdicts"])
-    print(f"| search, verdicts | {search_cell(searches[0])} | {search_cell(searches[1])} | {times(ratio)} | "
-          f"{goal(ratio, NEEDED_LOCAL)} |")  # fmt: skip
-    if (found := read_json(state / "transport.json")) is not None:
-        met = "met" if found["extra_ms"] <= NEEDED_EXTRA_MS else "not met"
-        print(f"| a worker's extra ms per evaluation, median | {found['extra_ms']:.1f} | | | "
+    for words, part in (("search", "search"), ("search through workers", "clustered")):
+        searches = [read_json(state / f"{part}{count}.json") for count in (1, 2)]
+        needed = NEEDED_LOCAL if part == "search" else NEEDED_WORKERS
+        for what, key in (("verdicts", "verdicts"), ("verdicts a minute once all problems are open", "rate")):
+            found = [one[key] if one is not None else None for one in searches]
+            ratio = found[1] / found[0] if found[0] and found[1] is not None else None
+            cells = [search_cell(one, key) for one in searches]
+            print(f"| {words}, {what} | {cells[0]} | {cells[1]} | {times(ratio)} | {goal(ratio, needed)} |")
+    if (measured := read_json(state / "transport.json")) is not None:
+        met = "met" if measured["extra_ms"] <= NEEDED_EXTRA_MS else "not met"
+        print(f"| a worker's extra ms per evaluation, median | {measured['extra_ms']:.1f} | | | "
               f"{NEEDED_EXTRA_MS:g} ({met}) |")  # fmt: skip
     base = runs["local1"] or runs["workers1"]
     if base is not None:
@@ -562,9 +599,11 @@ def rate_cell(run: Run | None) -> str:
     )
 
 
-def search_cell(found: dict[str, Any] | None) -> str:
+def search_cell(found: dict[str, Any] | None, key: str) -> str:
     if found is None:
         return "-"
+    if key == "rate":
+        return f"{found['rate']:.1f}"
     busy = found["judged_s"] / (found["seconds"] * found["gpus"])
     return (
         f"{found['verdicts']} in {found['seconds']:.0f} s (first after {found['first_s']:.0f} s, all problems open "

@@ -211,6 +211,10 @@ class ClusterEvaluator:
         self._attempts: dict[str, _Attempt] = {}
         self._counter = 0
         self._changed = asyncio.Condition()
+        self._claims: list[list[Device]] = []
+        """For each task that waits for any of several devices: these devices. Kernels leave these devices to the task,
+        because openings and runoffs hold up whole problems.
+        """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
         """The device on which each problem's runoffs take place, by problem."""
@@ -537,7 +541,7 @@ class ClusterEvaluator:
             line = device.judge_line
             line.append(waiting)
             try:
-                while device.judging or first_in_line(line, device.kept) is not waiting:
+                while device.judging or self._is_claimed(device) or first_in_line(line, device.kept) is not waiting:
                     _check(device)
                     idle = self._idle(device)
                     if idle and first_in_line(line, idle[0].kept, device.kept) is waiting:
@@ -557,8 +561,11 @@ class ClusterEvaluator:
     def _idle(self, device: Device) -> list[Device]:
         """Return idle devices that can do the work of ``device`` at least as fast."""
         pace = self._comparability.pace(device.id)
-        idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+        idle = [one for one in self._roster.usable() if not (one.judging or one.assigned or self._is_claimed(one))]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
+
+    def _is_claimed(self, device: Device) -> bool:
+        return any(device in claim for claim in self._claims)
 
     async def _release(self, device: Device) -> None:
         device.judging = False
@@ -590,21 +597,27 @@ class ClusterEvaluator:
         ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice. With
         ``comparable``, so are slow devices and devices with unusual software.
         """
+        claim: list[Device] = []
         async with self._changed:
-            while True:
-                usable = self._roster.admitted() if wanted else self._roster.usable()
-                usable = [one for one in usable if one not in avoid] or usable
-                if comparable:
-                    usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
-                if wanted and wanted not in {one.id for one in usable}:
-                    raise EvaluationError(f"the device {wanted} has left the search")
-                if home in {one.id for one in usable}:
-                    usable = [one for one in usable if one.id == home]
-                free = [one for one in usable if not one.judging and wanted in ("", one.id)]
-                if free:
-                    device = min(free, key=lambda one: (problem not in one.kept, one.assigned))
-                    break
-                await self._wait()
+            self._claims.append(claim)
+            try:
+                while True:
+                    usable = self._roster.admitted() if wanted else self._roster.usable()
+                    usable = [one for one in usable if one not in avoid] or usable
+                    if comparable:
+                        usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
+                    if wanted and wanted not in {one.id for one in usable}:
+                        raise EvaluationError(f"the device {wanted} has left the search")
+                    if home in {one.id for one in usable}:
+                        usable = [one for one in usable if one.id == home]
+                    claim[:] = [one for one in usable if wanted in ("", one.id)]
+                    if free := [one for one in claim if not one.judging]:
+                        device = min(free, key=lambda one: (problem not in one.kept, one.assigned))
+                        break
+                    await self._wait()
+            finally:
+                self._claims = [one for one in self._claims if one is not claim]
+                self._changed.notify_all()  # Kernels may now take the other devices.
             device.judging = True
         try:
             yield _Turn(device)

@@ -172,7 +172,7 @@ class LocalEvaluator:
             self._sol_ms[problem.id] = sol_ms
         if (lack := lack_of_room(problem, self._devices[0])) is not None:
             raise EvaluationError(lack)
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             opened = await self._twice(lambda: self._open_in(judge, problem, limit_s))
         return Opened(opened.eager, opened.sol_ms, opened.degenerate)
 
@@ -240,7 +240,7 @@ class LocalEvaluator:
         return answer.standings
 
     async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             await self._make_room(judge, problem)
             process = await asyncio.create_subprocess_exec(
                 *python_command("engine.system.fast_start", "engine.evaluation.timing.baselines"),
@@ -276,7 +276,7 @@ class LocalEvaluator:
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
             raise CountersUnavailable("the kernel no longer compiles")
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             await self._make_room(judge, problem)
             device = judge.settings.device_id
             try:
@@ -382,7 +382,10 @@ class LocalEvaluator:
 
     @contextlib.asynccontextmanager
     async def _take(self, problem: str | None, wanted: JudgeProcess | None = None) -> AsyncIterator[JudgeProcess]:
-        """Take a free judge, preferably with ``problem`` open. ``wanted``: the only judge to take."""
+        """Take a free judge, preferably with ``problem`` open.
+
+        ``problem``: None for work that needs no open problem. ``wanted``: the only judge to take.
+        """
         waiting = Waiting(next(self._tickets), problem, wanted)
         async with self._free:
             self._line.append(waiting)

@@ -72,6 +72,30 @@ async def test_a_device_that_was_set_aside_still_releases_its_memory(tmp_path: P
         assert turn.device is device
 
 
+async def test_a_free_device_opens_a_problem_before_it_judges_another_kernel(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    device = hear(cluster)
+    device.judging = True
+    done: list[str] = []
+
+    async def judge() -> None:
+        taken = await cluster._take(device, 1, "softmax")
+        done.append("judged")
+        await cluster._release(taken)
+
+    async def open_problem() -> None:
+        async with cluster._any_device("conv2d"):
+            done.append("opened")
+
+    tasks = []
+    for work in (judge, open_problem):
+        tasks.append(asyncio.create_task(work()))
+        await asyncio.sleep(0)
+    await cluster._release(device)
+    await asyncio.gather(*tasks)
+    assert done == ["opened", "judged"]
+
+
 @pytest.mark.parametrize("kind, counts", [(m.Judge, False), (m.Build, True)])
 async def test_a_wait_for_an_occupied_device_does_not_count_toward_the_deadline(
     tmp_path: Path, kind: type, counts: bool
