@@ -2,6 +2,7 @@
 
     python benchmarks/two_gpus.py all STATE                # eight minutes at most; all parts in order of importance
     python benchmarks/two_gpus.py all STATE --device cpu   # rehearse the script: a worker has a core instead of a GPU
+    python benchmarks/two_gpus.py all STATE --parts prepare local1 search1   # on a machine with one GPU
     python benchmarks/two_gpus.py table STATE              # print the table again
 
 - ``prepare`` draws distinct playbook kernels of two problems (PROBLEMS), always the same ones, and builds them into a
@@ -184,7 +185,8 @@ def main() -> int:
         os.environ["XDG_CACHE_HOME"] = str(arguments.state / "cache")
         run_part(arguments.step, arguments)
         return 0
-    if arguments.device == "cuda" and (lack := why_not_two()):
+    both = any(part.endswith("2") for part in arguments.parts)
+    if arguments.device == "cuda" and both and (lack := why_not_two()):
         sys.exit(lack)
     clock = Clock(arguments.seconds)
     for part in arguments.parts:
