@@ -95,6 +95,8 @@ class LocalEvaluator:
         self._busy: set[JudgeProcess] = set()
         self._line: list[Waiting] = []
         self._tickets = itertools.count()
+        self._evaluating = 0
+        """Number of kernels in evaluation."""
         self._headers: dict[str, str] = {}
         self._sol_ms: dict[str, float] = {}
         """SOL bounds by problem, in milliseconds. All judges use the same bounds, and a resumed session keeps them."""
@@ -114,8 +116,7 @@ class LocalEvaluator:
             JudgeProcess(self._settings(device), self._cache, self._watch, *self._errors) for device in self._devices
         ]
         if find_spec("torch") is not None:  # Without torch, a judge could not start.
-            for judge in self._judges:
-                judge.begin()
+            self._judges[0].begin()
         if self._isolates:
             self._sandbox = await asyncio.to_thread(self._probe)
         await asyncio.to_thread(remove_leftovers, self._cache)
@@ -185,6 +186,23 @@ class LocalEvaluator:
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
         on_device: Callable[[str], None] | None = None,
+    ) -> Verdict:
+        self._evaluating += 1
+        try:
+            for judge in self._judges[: self._evaluating]:  # While the kernel builds, a judge for it starts.
+                judge.begin()
+            return await self._build_and_judge(problem, language, source, on_stage, known, on_verdict)
+        finally:
+            self._evaluating -= 1
+
+    async def _build_and_judge(
+        self,
+        problem: ProblemSpec,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None,
+        on_verdict: Callable[[Verdict], None] | None,
     ) -> Verdict:
         queued, waited_s = time.monotonic(), self._watch.waited_s
         kernel = self._kernel(problem, language, source)
