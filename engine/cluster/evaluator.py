@@ -25,6 +25,7 @@ from engine.cluster.ssh_hosts import SshHosts
 from engine.config.schema import ClusterConfig, EvaluationConfig
 from engine.devices.fact import DeviceFact
 from engine.devices.sample import DeviceSample
+from engine.devices.waiting_line import Waiting, first_in_line, leave_line
 from engine.evaluation.build.build_cache import first_error
 from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import CountersUnavailable, EvaluationError, JudgeKilled, Known, Opened
@@ -48,6 +49,8 @@ SLOW, SLOW_S = 10.0, 120.0
 """A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
 device then takes over.
 """
+OPENING = 1.5
+"""Work of opening a problem on a device, in verdicts."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -208,6 +211,10 @@ class ClusterEvaluator:
         self._attempts: dict[str, _Attempt] = {}
         self._counter = 0
         self._changed = asyncio.Condition()
+        self._claims: list[list[Device]] = []
+        """For each task that waits for any of several devices: these devices. Kernels leave these devices to the task,
+        because openings and runoffs hold up whole problems.
+        """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
         """The device on which each problem's runoffs take place, by problem."""
@@ -296,7 +303,7 @@ class ClusterEvaluator:
                 doubted.append(device)
                 raise Doubted(f"{device.host}: cannot open {problem.id}: {error}") from None
             assert isinstance(answer, m.OpenedProblem)
-            device.opened.add(problem.id)
+            device.kept.add(problem.id)
             for other in doubted:
                 self._roster.blame(other, f"it cannot open {problem.id}, but {device.host} can")
             return answer.opened
@@ -358,14 +365,14 @@ class ClusterEvaluator:
                 stage_s=spent_s,
             )
         job.tell("waiting")
-        job.move(await self._take(built_on, job.ticket))
+        job.move(await self._take(built_on, job.ticket, job.place.problem.id))
         spent_s["queue"] = max(0.0, time.monotonic() - job.queued - report.seconds)
         try:
             if job.known is not None and report.code and (verdict := job.known(report.code)) is not None:
                 return replace(verdict, build=report, stage_s=spent_s)
             answer = await self._ask(job.device, m.Judge(job.place, job.kernel), m.DEVICE, job.tell_judging)
             assert isinstance(answer, m.Judged)
-            job.device.opened.add(job.place.problem.id)
+            job.device.kept.add(job.place.problem.id)
             verdict = answer.verdict
             build = report if job.device is built_on else verdict.build or report
             judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
@@ -411,6 +418,7 @@ class ClusterEvaluator:
             self._homes[problem.id] = device.id
             answer = await self._ask(device, work, m.DEVICE)
             assert isinstance(answer, m.RunoffTimed)
+            device.kept.add(problem.id)
             return answer.standings
 
         return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
@@ -433,11 +441,11 @@ class ClusterEvaluator:
         )
 
     async def evict(self) -> None:
-        for device in [one for one in self._roster.admitted() if one.opened]:
+        for device in [one for one in self._roster.admitted() if one.kept]:
             with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device has no memory left to release.
                 async with self._any_device(wanted=device.id) as turn:
                     await self._ask(turn.device, m.Evict(), m.DEVICE)
-                    turn.device.opened.clear()
+                    turn.device.kept.clear()
 
     async def close(self) -> None:
         tasks = [*self._warming, *([self._watching] if self._watching is not None else [])]
@@ -491,10 +499,11 @@ class ClusterEvaluator:
             device.assigned += 1
             return device
 
-    def _cost(self, device: Device, problem: str) -> tuple[float, bool, bool]:
+    def _cost(self, device: Device, problem: str) -> tuple[float, bool]:
         """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
-        work = (device.assigned + device.judging + 1) * self._comparability.pace(device.id)
-        return work, self._comparability.is_odd(device.fact), problem not in device.opened
+        opening = OPENING if problem not in device.kept else 0.0
+        work = (device.assigned + device.judging + 1 + opening) * self._comparability.pace(device.id)
+        return work, self._comparability.is_odd(device.fact)
 
     @contextlib.asynccontextmanager
     async def _builder(self, job: _Job) -> AsyncIterator[Device]:
@@ -522,30 +531,41 @@ class ClusterEvaluator:
             device.building -= 1
             await self._wake()
 
-    async def _take(self, device: Device, ticket: int) -> Device:
-        """Wait until ``device`` is free, and occupy it. Older tickets come first. If another device is idle, move the
-        kernel to it.
+    async def _take(self, device: Device, ticket: int, problem: str) -> Device:
+        """Wait until ``device`` is free, and occupy it. If another device is idle, move the kernel to it.
+
+        :mod:`engine.devices.waiting_line` decides which kernel comes first, and which kernel an idle device gets.
         """
+        waiting = Waiting(ticket, problem)
         async with self._changed:
-            with _in_line(device.judge_line, ticket):
-                while device.judging or min(device.judge_line) < ticket:
+            line = device.judge_line
+            line.append(waiting)
+            try:
+                while device.judging or self._is_claimed(device) or first_in_line(line, device.kept) is not waiting:
                     _check(device)
                     idle = self._idle(device)
-                    if idle and min(device.judge_line) == ticket:
+                    if idle and first_in_line(line, idle[0].kept, device.kept) is waiting:
                         device.assigned -= 1
                         device = idle[0]
                         device.assigned += 1
                         break
                     await self._wait()
-            _check(device)
+                _check(device)
+            except BaseException:
+                line.remove(waiting)
+                raise
+            leave_line(line, waiting)
             device.judging = True
             return device
 
     def _idle(self, device: Device) -> list[Device]:
         """Return idle devices that can do the work of ``device`` at least as fast."""
         pace = self._comparability.pace(device.id)
-        idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+        idle = [one for one in self._roster.usable() if not (one.judging or one.assigned or self._is_claimed(one))]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
+
+    def _is_claimed(self, device: Device) -> bool:
+        return any(device in claim for claim in self._claims)
 
     async def _release(self, device: Device) -> None:
         device.judging = False
@@ -577,21 +597,27 @@ class ClusterEvaluator:
         ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice. With
         ``comparable``, so are slow devices and devices with unusual software.
         """
+        claim: list[Device] = []
         async with self._changed:
-            while True:
-                usable = self._roster.admitted() if wanted else self._roster.usable()
-                usable = [one for one in usable if one not in avoid] or usable
-                if comparable:
-                    usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
-                if wanted and wanted not in {one.id for one in usable}:
-                    raise EvaluationError(f"the device {wanted} has left the search")
-                if home in {one.id for one in usable}:
-                    usable = [one for one in usable if one.id == home]
-                free = [one for one in usable if not one.judging and wanted in ("", one.id)]
-                if free:
-                    device = min(free, key=lambda one: (problem not in one.opened, one.assigned))
-                    break
-                await self._wait()
+            self._claims.append(claim)
+            try:
+                while True:
+                    usable = self._roster.admitted() if wanted else self._roster.usable()
+                    usable = [one for one in usable if one not in avoid] or usable
+                    if comparable:
+                        usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
+                    if wanted and wanted not in {one.id for one in usable}:
+                        raise EvaluationError(f"the device {wanted} has left the search")
+                    if home in {one.id for one in usable}:
+                        usable = [one for one in usable if one.id == home]
+                    claim[:] = [one for one in usable if wanted in ("", one.id)]
+                    if free := [one for one in claim if not one.judging]:
+                        device = min(free, key=lambda one: (problem not in one.kept, one.assigned))
+                        break
+                    await self._wait()
+            finally:
+                self._claims = [one for one in self._claims if one is not claim]
+                self._changed.notify_all()  # Kernels may now take the other devices.
             device.judging = True
         try:
             yield _Turn(device)

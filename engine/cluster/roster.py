@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from engine import __version__
 from engine.cluster import messages as m
 from engine.devices.fact import DeviceFact
+from engine.devices.waiting_line import KeptProblems, Waiting
+from engine.evaluation.judge_policy import POLICY
 
 SILENT_S = 8.0
 """Seconds without a heartbeat after which a device counts as lost: eight missing heartbeats."""
@@ -29,10 +31,10 @@ class Device:
 
     ``assigned``: number of kernels for this device. ``judging``: whether a task occupies the device. ``waiting``:
     whether that task waits because a process outside the search occupies the device. ``building``: number of builds in
-    progress. ``opened``: problems that the device has opened. ``faults``: failures in a row that the host caused.
+    progress. ``kept``: problems that the device has open. ``faults``: failures in a row that the host caused.
     ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges on
-    the device. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device.
-    ``lost``: whether the device left. If it joins again, it gets a new object.
+    the device. ``build_line``: tickets of the kernels that wait for a builder. ``judge_line``: the kernels that wait
+    for the device. ``lost``: whether the device left. If it joins again, it gets a new object.
     """
 
     beat: m.Beat
@@ -43,14 +45,17 @@ class Device:
     judging: bool = False
     waiting: bool = False
     building: int = 0
-    opened: set[str] = field(default_factory=set)
+    kept: KeptProblems = field(init=False)
     faults: int = 0
     aside_until: float = 0.0
     lost: bool = False
     measured: bool = False
     presence: Any = None
     build_line: list[int] = field(default_factory=list)
-    judge_line: list[int] = field(default_factory=list)
+    judge_line: list[Waiting] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kept = KeptProblems(int(POLICY.device.problems_kept[self.fact.kind]))
 
     @property
     def id(self) -> str:

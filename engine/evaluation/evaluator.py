@@ -75,9 +75,9 @@ class Evaluator(Protocol):
         ...
 
     @property
-    def width(self) -> int | None:
-        """Number of concurrent evaluations that keep all builders and devices busy, or None if this machine judges. The
-        number changes when hosts join or leave.
+    def width(self) -> int:
+        """Number of concurrent evaluations that keep all builders and devices busy: one per builder, plus one per
+        device. The number changes when hosts join or leave.
         """
         ...
 

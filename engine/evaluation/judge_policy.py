@@ -265,8 +265,12 @@ class DevicePolicy(Struct, frozen=True):
     """Maximum share of the machine's free memory to touch."""
     others_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Maximum number of bytes in other slots that the judge checks for stray writes."""
-    problems_kept: PerDevice = PerDevice(8, 2)
+    problems_kept: PerDevice = PerDevice(8, 8)
     """Maximum number of problems that a judge keeps open."""
+    problems_least: int = 2
+    """Number of problems that a judge keeps open even if they take more than ``problems_share``."""
+    problems_share: float = 0.25
+    """Share of a GPU's memory. Above this share, the judge closes problems before it opens another problem."""
     request_s: int = 900
     """An alarm ends the judge if one attempt at a request takes longer than this."""
     eager_least: int = 7

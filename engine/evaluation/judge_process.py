@@ -14,10 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from engine.devices.waiting_line import KeptProblems
 from engine.evaluation.device_waits import DeviceWatch
 from engine.evaluation.evaluator import EvaluationError, JudgeDied, JudgeKilled
 from engine.evaluation.judge import messages
 from engine.evaluation.judge.messages import AnyAnswer, AnyRequest, JudgeSettings
+from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.runner import CORES_VARIABLE
 from engine.session.records.verdict import Stage
 from engine.system.child import end_group, end_what_it_leaves
@@ -72,7 +74,9 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 
 
 class JudgeProcess:
-    """One judge on one device, which serves one request at a time. ``opened``: the problems that the judge has open.
+    """One judge on one device, which serves one request at a time.
+
+    ``opened``: the problems that the judge knows, and opens again when necessary. ``kept``: those that it has open now.
 
     ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
     device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
@@ -93,6 +97,7 @@ class JudgeProcess:
         self._see = see
         self._watch = watch
         self.opened: set[str] = set()
+        self.kept = KeptProblems(int(POLICY.device.problems_kept[settings.kind]))
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
         self._begun: asyncio.Task[asyncio.subprocess.Process] | None = None
@@ -131,6 +136,11 @@ class JudgeProcess:
             raise EvaluationError(answer.reason, answer.variant)
         return answer
 
+    def forget_problems(self) -> None:
+        """Record that the judge has no problem open."""
+        self.opened.clear()
+        self.kept.clear()
+
     @property
     def running(self) -> bool:
         """Whether a judge process exists."""
@@ -144,7 +154,7 @@ class JudgeProcess:
             begun.cancel()  # This also ends the judge's child processes.
             await asyncio.gather(begun, return_exceptions=True)
         process, self._process = self._process, None
-        self.opened.clear()
+        self.forget_problems()
         if process is None:
             return
         reaper, self._reaper = self._reaper, None
@@ -165,7 +175,7 @@ class JudgeProcess:
                 self.settings.device_name,
                 ended,
             )
-        self.opened.clear()
+        self.forget_problems()
         self._process = process = await asyncio.create_subprocess_exec(
             *python_command("engine.system.fast_start", "engine.evaluation.judge.start"),
             msgspec.json.encode(self.settings).decode(),
@@ -208,7 +218,7 @@ class JudgeProcess:
             line = await process.stdout.readline()
             if not line.endswith(b"\n"):
                 code = await process.wait()
-                self.opened.clear()
+                self.forget_problems()
                 self._death_told = True
                 ended = f"the judge for {self.settings.device_name} {how_it_ended(code)}"
                 if code in _FROM_OUTSIDE:

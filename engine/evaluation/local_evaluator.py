@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import time
@@ -18,6 +19,8 @@ from msgspec.structs import replace
 from engine.config.evaluation_table import EvaluationConfig
 from engine.devices.fact import DeviceFact
 from engine.devices.hardware import discover
+from engine.devices.nvml import driver
+from engine.devices.waiting_line import Waiting, first_in_line, leave_line
 from engine.evaluation.build.build_cache import BuildCache, first_error
 from engine.evaluation.build.builder import Builder
 from engine.evaluation.build.compilers import NoCompiler, compiler_of, default_cache, remove_leftovers
@@ -90,6 +93,10 @@ class LocalEvaluator:
         self._judges: list[JudgeProcess] = []
         self._free = asyncio.Condition()
         self._busy: set[JudgeProcess] = set()
+        self._line: list[Waiting] = []
+        self._tickets = itertools.count()
+        self._evaluating = 0
+        """Number of kernels in evaluation."""
         self._headers: dict[str, str] = {}
         self._sol_ms: dict[str, float] = {}
         """SOL bounds by problem, in milliseconds. All judges use the same bounds, and a resumed session keeps them."""
@@ -120,8 +127,8 @@ class LocalEvaluator:
         return describe(self._sandbox) if self._sandbox is not None else "off (as configured)"
 
     @property
-    def width(self) -> None:
-        return None
+    def width(self) -> int:
+        return (self._config.builders or max(1, (os.cpu_count() or 2) // 2)) + max(1, len(self._devices))
 
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.
@@ -166,7 +173,7 @@ class LocalEvaluator:
             self._sol_ms[problem.id] = sol_ms
         if (lack := lack_of_room(problem, self._devices[0])) is not None:
             raise EvaluationError(lack)
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             opened = await self._twice(lambda: self._open_in(judge, problem, limit_s))
         return Opened(opened.eager, opened.sol_ms, opened.degenerate)
 
@@ -179,6 +186,23 @@ class LocalEvaluator:
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
         on_device: Callable[[str], None] | None = None,
+    ) -> Verdict:
+        self._evaluating += 1
+        try:
+            for judge in self._judges[: self._evaluating]:  # While the kernel builds, a judge for it starts.
+                judge.begin()
+            return await self._build_and_judge(problem, language, source, on_stage, known, on_verdict)
+        finally:
+            self._evaluating -= 1
+
+    async def _build_and_judge(
+        self,
+        problem: ProblemSpec,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None,
+        on_verdict: Callable[[Verdict], None] | None,
     ) -> Verdict:
         queued, waited_s = time.monotonic(), self._watch.waited_s
         kernel = self._kernel(problem, language, source)
@@ -234,7 +258,7 @@ class LocalEvaluator:
         return answer.standings
 
     async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             await self._make_room(judge, problem)
             process = await asyncio.create_subprocess_exec(
                 *python_command("engine.system.fast_start", "engine.evaluation.timing.baselines"),
@@ -270,7 +294,7 @@ class LocalEvaluator:
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
             raise CountersUnavailable("the kernel no longer compiles")
-        async with self._take(problem.id) as judge:
+        async with self._take(None) as judge:
             await self._make_room(judge, problem)
             device = judge.settings.device_id
             try:
@@ -290,7 +314,7 @@ class LocalEvaluator:
                 async with self._take(None, judge):
                     with contextlib.suppress(EvaluationError):  # A judge that died has no memory left to release.
                         await judge.ask(messages.Evict(), _OPEN_S, _ignore)
-                    judge.opened.clear()
+                    judge.forget_problems()
 
     async def close(self) -> None:
         self._closing = True
@@ -376,18 +400,39 @@ class LocalEvaluator:
 
     @contextlib.asynccontextmanager
     async def _take(self, problem: str | None, wanted: JudgeProcess | None = None) -> AsyncIterator[JudgeProcess]:
-        """Take a free judge, preferably with ``problem`` open."""
+        """Take a free judge, preferably with ``problem`` open.
+
+        ``problem``: None for work that needs no open problem. ``wanted``: the only judge to take.
+        """
+        waiting = Waiting(next(self._tickets), problem, wanted)
         async with self._free:
-            while not (free := [j for j in self._judges if j not in self._busy and wanted in (None, j)]):
-                await self._free.wait()
-            judge = next((judge for judge in free if problem in judge.opened), free[0])
+            self._line.append(waiting)
+            try:
+                while (judge := self._judge_for(waiting)) is None:
+                    await self._free.wait()
+            except BaseException:
+                self._line.remove(waiting)
+                self._free.notify_all()  # Other work may now be first in line.
+                raise
             self._busy.add(judge)
+            leave_line(self._line, waiting)
+            self._free.notify_all()
         try:
             yield judge
         finally:
             self._busy.discard(judge)
             async with self._free:
                 self._free.notify_all()
+
+    def _judge_for(self, waiting: Waiting) -> JudgeProcess | None:
+        """Return a free judge for which ``waiting`` is first in line, or None."""
+        free = [judge for judge in self._judges if judge not in self._busy and waiting.only in (None, judge)]
+        for judge in sorted(free, key=lambda one: waiting.problem not in one.kept):
+            line = [one for one in self._line if one.only in (None, judge)]
+            elsewhere = {problem for other in self._judges if other is not judge for problem in other.kept}
+            if first_in_line(line, judge.kept, elsewhere) is waiting:
+                return judge
+        return None
 
     async def _twice(self, job: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of ``job``. If the judge dies, retry once with a new judge."""
@@ -399,15 +444,20 @@ class LocalEvaluator:
         return await job()
 
     async def _make_room(self, judge: JudgeProcess, problem: ProblemSpec) -> None:
-        """Make an idle judge release its GPU memory before another process works on a large problem."""
+        """Make an idle judge release its GPU memory if another process needs the memory to work on a problem."""
         device = next(one for one in self._devices if one.id == judge.settings.device_id)
-        if device.kind == "cuda" and judge.running and 2 * need_of(problem, "cuda").full_bytes > device.memory_bytes:
+        if device.kind != "cuda" or not judge.running:
+            return
+        needed_bytes, memory = need_of(problem, "cuda").full_bytes, driver().memory(device.id)
+        if 2 * needed_bytes > device.memory_bytes or (memory is not None and memory.free_bytes < needed_bytes):
             with contextlib.suppress(EvaluationError):  # The next request notices this and restarts the judge.
                 await judge.ask(messages.Evict(), _OPEN_S, _ignore)
+                judge.kept.clear()
 
     async def _open_in(
         self, judge: JudgeProcess, problem: ProblemSpec, limit_s: float = _OPEN_S
     ) -> messages.ProblemOpened:
+        judge.kept.add(problem.id)
         if problem.id in judge.opened:
             return messages.ProblemOpened(Baseline("eager"), None)
         answer = await judge.ask(messages.OpenProblem(problem, self._sol_ms.get(problem.id)), limit_s, _ignore)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -87,16 +86,6 @@ class Context:
     def left_s(self, reserve_s: float = 0.0) -> float:
         """Seconds left in the time budget."""
         return self.budget.left_s(elapsed_s(self.state, clock.now()), reserve_s)
-
-    @property
-    def width(self) -> int:
-        """Maximum number of evaluations in flight: one per builder, plus one on the device.
-
-        If other hosts judge, the evaluator counts their builders and devices.
-        """
-        if (width := self.evaluator.width) is not None:
-            return width
-        return (self.config.evaluation.builders or max(1, (os.cpu_count() or 2) // 2)) + 1
 
     @property
     def ends_without_person(self) -> bool:

@@ -304,7 +304,7 @@ class Search:
         self._changed = asyncio.Event()
         self._unrecorded: dict[str, Verdict] = {}
         """Verdicts that the evaluator has returned but the session has not recorded."""
-        self._queue = EvaluationQueue(self._judge, context.width, self._changed.set)
+        self._queue = EvaluationQueue(self._judge, context.evaluator.width, self._changed.set)
         self._opening = Opening(context)
         self._problems: dict[str, ProblemSearch] = {}
         self._rounds: dict[str, asyncio.Task[None]] = {}
@@ -343,7 +343,7 @@ class Search:
     async def _step(self) -> StopReason | None:
         """Start all work that is due. Returns the reason if the search is over."""
         self._changed.clear()
-        self._queue.widen(self.context.width)
+        self._queue.widen(self.context.evaluator.width)
         if (failure := self._failure or self._queue.failure) is not None:
             raise failure
         self._reap_rounds()

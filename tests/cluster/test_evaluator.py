@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.cluster import messages as m
 from engine.cluster.evaluator import ClusterEvaluator, _Attempt
@@ -27,10 +29,37 @@ def evaluator(directory: Path) -> ClusterEvaluator:
     return ClusterEvaluator(cluster, EvaluationConfig(), (), *told, directory, {})
 
 
-def hear(evaluator: ClusterEvaluator, *running: str) -> Device:
+def hear(evaluator: ClusterEvaluator, *running: str, gpu: DeviceFact = GPU) -> Device:
     values = {"version": m.version(), "torch": m.torch_version(), "running": running}
-    evaluator._hear_beat(m.Beat(address="tls://a:1", start="1", device=GPU, builders=1, **values))
-    return evaluator._roster.devices[GPU.id]
+    evaluator._hear_beat(m.Beat(address="tls://a:1", start="1", device=gpu, builders=1, **values))
+    return evaluator._roster.devices[gpu.id]
+
+
+async def test_kernels_go_where_their_problem_is_open_unless_that_device_has_more_to_do(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    first, second = hear(cluster), hear(cluster, gpu=replace(GPU, id="a/GPU-2"))
+    second.kept.add("softmax")
+    assert await cluster._assign("softmax") is second
+    assert await cluster._assign("softmax") is second
+    assert await cluster._assign("softmax") is first
+
+
+async def test_a_free_device_gets_a_kernel_of_its_open_problem_and_an_idle_one_any_other(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    first, second = hear(cluster), hear(cluster, gpu=replace(GPU, id="a/GPU-2"))
+    first.kept.add("softmax")
+    first.judging = second.judging = True
+    waiting = {
+        problem: asyncio.create_task(cluster._take(first, ticket, problem))
+        for ticket, problem in enumerate(("conv2d", "matmul", "softmax"))
+    }
+    await asyncio.sleep(0)
+    await cluster._release(first)
+    assert await waiting["softmax"] is first
+    await cluster._release(second)
+    assert await waiting["conv2d"] is second
+    await cluster._release(first)
+    assert await waiting["matmul"] is first
 
 
 async def test_a_device_that_was_set_aside_still_releases_its_memory(tmp_path: Path) -> None:
@@ -41,6 +70,30 @@ async def test_a_device_that_was_set_aside_still_releases_its_memory(tmp_path: P
     assert not cluster._roster.usable()
     async with cluster._any_device(wanted=device.id) as turn:
         assert turn.device is device
+
+
+async def test_a_free_device_opens_a_problem_before_it_judges_another_kernel(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    device = hear(cluster)
+    device.judging = True
+    done: list[str] = []
+
+    async def judge() -> None:
+        taken = await cluster._take(device, 1, "softmax")
+        done.append("judged")
+        await cluster._release(taken)
+
+    async def open_problem() -> None:
+        async with cluster._any_device("conv2d"):
+            done.append("opened")
+
+    tasks = []
+    for work in (judge, open_problem):
+        tasks.append(asyncio.create_task(work()))
+        await asyncio.sleep(0)
+    await cluster._release(device)
+    await asyncio.gather(*tasks)
+    assert done == ["opened", "judged"]
 
 
 @pytest.mark.parametrize("kind, counts", [(m.Judge, False), (m.Build, True)])

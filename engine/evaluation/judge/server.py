@@ -130,14 +130,29 @@ class Judge:
             return messages.Failed(f"the problem's own code called sys.exit({error.code!r}); remove that call")
 
     def _open(self, request: messages.OpenProblem) -> messages.ProblemOpened:
-        while len(self._opened) >= POLICY.device.problems_kept[self._settings.kind]:
-            self._opened.popitem(last=False)[1].close()
+        self._close_oldest()
         judged = JudgedProblem(request.problem, self._device, self._settings.trials, self._tolerances)
         try:
             return self._measure(request, judged)
         except BaseException:
             judged.close()  # Exported memory is not freed automatically.
             raise
+
+    def _close_oldest(self) -> None:
+        """Close the least recently used problems, so that another problem may open."""
+        most, least = int(POLICY.device.problems_kept[self._settings.kind]), POLICY.device.problems_least
+        while len(self._opened) >= most or (len(self._opened) >= least and self._opened_take_much()):
+            self._opened.popitem(last=False)[1].close()
+            if self._device.cuda:
+                gc.collect()  # A model may contain reference cycles.
+                torch.cuda.empty_cache()
+
+    def _opened_take_much(self) -> bool:
+        """Return whether the open problems take more than their share of the GPU's memory."""
+        if not self._device.cuda:
+            return False
+        held_bytes = int(torch.cuda.memory_reserved()) + sum(one.judged.arena.nbytes for one in self._opened.values())
+        return held_bytes > POLICY.device.problems_share * self._memory().total_bytes
 
     def _measure(self, request: messages.OpenProblem, judged: JudgedProblem) -> messages.ProblemOpened:
         eager = time_eager(judged)

@@ -17,6 +17,7 @@ from engine.evaluation.rejection import Rejected
 from engine.evaluation.timing.call_overhead import CallOverhead
 
 MISREPORT = "misreports its time"
+COUNTS_INSTEAD = "the judge's time counts"
 _CLOCK = POLICY.clock
 
 
@@ -95,4 +96,4 @@ def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, c
         raise Rejected("cheating", MISREPORT, said)
     if counted <= _CLOCK.remarked * reported:
         return ""
-    return f"{'a busy machine' if contended else MISREPORT}: {said}; the judge's time counts"
+    return f"{'a busy machine' if contended else MISREPORT}: {said}; {COUNTS_INSTEAD}"
