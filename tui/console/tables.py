@@ -72,6 +72,8 @@ PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results with such a difference."""
 _CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
+_MOST_WEIGHTS = 4
+"""Weights that the list of problems names, at most. Of a larger model, the list shows the number of weights."""
 
 
 def console(*, err: bool = False) -> Console:
@@ -294,7 +296,7 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     from engine.proposers.coverage import add_a_table
 
     for row, asked in zip(rows, proposers, strict=True):
-        tensors = f"{', '.join((*row.inputs, *row.weights))} -> {', '.join(row.outputs)}" if row.outputs else ""
+        tensors = f"{', '.join((*row.inputs, *_weights(row)))} -> {', '.join(row.outputs)}" if row.outputs else ""
         refusals = [one_line(one.refusal) for one in asked if one.refusal]
         words = "\n".join(part for part in (tensors, one_line(row.remark), *refusals) if part)
         able = [f"{one.proposer} ({_names(one.languages)})" for one in asked if one.languages]
@@ -306,6 +308,11 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     if lacking:
         print_prose(out, "written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)")
         print_prose(out, add_a_table())
+
+
+def _weights(row: ProblemRow) -> tuple[str, ...]:
+    """Return the weights or, of a large model, only their number. ``problems --json`` lists all of them."""
+    return row.weights if len(row.weights) <= _MOST_WEIGHTS else (f"{len(row.weights)} weights",)
 
 
 def _names(languages: Sequence[Language]) -> str:
