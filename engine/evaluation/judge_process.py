@@ -20,7 +20,7 @@ from engine.evaluation.evaluator import EvaluationError, JudgeDied, JudgeKilled
 from engine.evaluation.judge import messages
 from engine.evaluation.judge.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.evaluation.judge_policy import POLICY
-from engine.evaluation.sandbox.runner import CORES_VARIABLE
+from engine.evaluation.sandbox.runner_process import CORES_VARIABLE
 from engine.session.records.verdict import Stage
 from engine.system.child import end_group, end_what_it_leaves
 from engine.system.python_process import python_command, python_path

@@ -36,6 +36,7 @@ from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.module_runner import copies_after_the_clock_ms, runner_for
 from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
+from engine.evaluation.sandbox.runner_process import spare_process
 from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
@@ -102,6 +103,8 @@ class EvaluationRun:
                     self.runner = runner
                     self._perform_all(checks.WHILE_LOADING)
                     self._stage_s["start"] = time.perf_counter() - started
+                    if settings.kind == "cuda" and not self.python:  # A CPU's timing needs all cores.
+                        spare_process(settings.kind, settings.isolate).prepare()
                     with self._stage("check"):
                         self._perform_all(checks.WHILE_CHECKING)
                     self._on_stage("timing")

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from engine.evaluation.sandbox.inside.python_kernel.order import InputPlaceholde
 from engine.evaluation.sandbox.process_facts import files_at, instruction_addresses, mappings_of, not_its_own
 from engine.evaluation.sandbox.resource_limits import Limits
 from engine.evaluation.sandbox.runner import FORGED, Loaded, Runner, RunnerEnded
+from engine.evaluation.sandbox.runner_process import RunnerProcess
 from engine.evaluation.sandbox.warm_process import warm_process
 from engine.problem.model import SEED
 
@@ -65,8 +66,8 @@ class ModuleRunner(Runner):
         # None of the kernel's code has run in the process yet, so a failed read means that the machine forbids reading.
         self.reads_results = settings.kind == "cpu" and _may_read(self.pid)
 
-    def _start(self, kind: str, control: int, output: int) -> int:
-        return warm_process(kind).fork(self._limits.isolate, control, output)
+    def _start(self, kind: str) -> RunnerProcess:
+        return RunnerProcess(partial(warm_process(kind).fork, self._limits.isolate))
 
     def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
         may_call, home = self._settings.libraries == "label", kernel.parent

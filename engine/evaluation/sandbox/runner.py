@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from engine.evaluation.sandbox.inside import wire
 from engine.evaluation.sandbox.post_mortem import End
 from engine.evaluation.sandbox.process_facts import Usage, mappings_of, usage_of
 from engine.evaluation.sandbox.resource_limits import Limits
+from engine.evaluation.sandbox.runner_process import RunnerProcess, spare_process
 from engine.evaluation.sandbox.shared_memory import Gate
 from engine.session.records.verdict import Launch
 from engine.system.child import is_suspended
@@ -36,8 +36,6 @@ from engine.system.child import is_suspended
 if TYPE_CHECKING:
     from engine.evaluation.correctness.trials import JudgedProblem
 
-RUNNER = Path(__file__).parent / "inside" / "__main__.py"
-CORES_VARIABLE = "KERNEL_TUI_CORES"
 FORGED = "the kernel forged an answer: only the runner may answer the judge"
 _SANDBOX = POLICY.sandbox
 
@@ -76,41 +74,22 @@ class Runner:
     def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool]) -> None:
         self._limits, self._cancelled = limits, cancelled
         self._output, self._printed = bytearray(), 0
-        self._child: subprocess.Popen[bytes] | None = None
         self._at_start: Usage | None = None
-        self._arena_bytes = self._workspace_bytes = self._outermost = self.pid = 0
-        self._gate = Gate() if kind == "cuda" else None
+        self._arena_bytes = self._workspace_bytes = self.pid = 0
         self._next_call_compiles = False  # That call may take as long as the start.
         self.sandbox = ""
-        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._out, output = socket.socketpair()
-        self._out.setblocking(False)
-        # The credentials of the first message carry the runner's pid as this process sees it, across PID namespaces.
-        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._process = self._start(kind)
+        self._gate = Gate() if kind == "cuda" else None
+        self._control, self._out = self._process.control, self._process.output
         try:
-            with control, output:
-                self._outermost = self._start(kind, control.fileno(), output.fileno())
             self.pid = self._wait_for_hello()
         except BaseException:
             self.close()
             raise
 
-    def _start(self, kind: str, control: int, output: int) -> int:
-        """Start the runner's outermost process in a new process group, and return its pid. ``control`` and ``output``
-        are descriptors.
-        """
-        isolate = "1" if self._limits.isolate else "0"
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(RUNNER), str(control), kind, isolate, cores()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(control,),
-            process_group=0,
-            cwd="/",
-            env=runner_environment(kind),
-        )
-        return self._child.pid
+    def _start(self, kind: str) -> RunnerProcess:
+        """Start the runner's process, or take one that is already waiting."""
+        return spare_process(kind, self._limits.isolate).take()
 
     def _wait_for_hello(self) -> int:
         """Return the runner's pid, which the system attaches to its first message."""
@@ -134,19 +113,10 @@ class Runner:
         """End all of the runner's processes. Idempotent; never raises."""
         if self._control.fileno() < 0:
             return
-        if self._outermost:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._outermost, signal.SIGKILL)
-            self._signal(signal.SIGKILL)
-            end = select.poll()
-            end.register(self._control, 0)  # ``poll`` reports an event once no process has the other end open.
-            end.poll(_SANDBOX.end_s * 1e3)
-        if self._child is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(timeout=_SANDBOX.end_s)
-        for one in (self._control, self._out, self._gate):
-            if one is not None:
-                one.close()
+        self._signal(signal.SIGKILL)
+        self._process.close()
+        if self._gate is not None:
+            self._gate.close()
 
     @property
     def output_tail(self) -> str:
@@ -414,7 +384,7 @@ class Runner:
             runner = [self.pid, *(parent.pid for parent in psutil.Process(self.pid).parents())]
             return [
                 f"{one.name()} ({one.pid})"
-                for one in psutil.Process(self._outermost).children(recursive=True)
+                for one in psutil.Process(self._process.outermost).children(recursive=True)
                 if one.pid not in runner and one.status() != psutil.STATUS_ZOMBIE
             ]
         return []
@@ -429,24 +399,3 @@ def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
     if len(times) != count or not all(isinstance(one, int | float) and 0 < one <= most for one in times):
         return False  # This comparison also rejects NaN and infinity.
     return bool(sum(times) <= _SANDBOX.report_slack * wall_ms + _SANDBOX.report_slack_ms)
-
-
-def cores() -> str:
-    """Return the cores for kernels, which are all of the engine's cores. This process may use fewer cores, because its
-    threads are bound to cores.
-    """
-    return os.environ.get(CORES_VARIABLE) or ",".join(map(str, sorted(os.sched_getaffinity(0))))
-
-
-def runner_environment(kind: str) -> dict[str, str]:
-    """Return a kernel's environment.
-
-    The variables set threads, waiting policy and device. The environment excludes the user's own variables. Threat:
-    escape.
-    """
-    kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
-    environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PATH": "/nonexistent", "HOME": "/nonexistent"}
-    if kind == "cuda":
-        environment |= {"CUDA_CACHE_DISABLE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return environment

@@ -14,7 +14,8 @@ from functools import cache
 
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.inside import wire
-from engine.evaluation.sandbox.runner import RunnerEnded, cores, runner_environment
+from engine.evaluation.sandbox.runner import RunnerEnded
+from engine.evaluation.sandbox.runner_process import cores, runner_environment
 from engine.system.python_process import python_command, python_path
 
 _ZYGOTE = "engine.evaluation.sandbox.inside.python_kernel.zygote"

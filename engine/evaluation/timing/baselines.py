@@ -25,7 +25,7 @@ from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_device import JudgeDevice
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.inside.confinement.isolation import die_with_parent
-from engine.evaluation.sandbox.runner import CORES_VARIABLE
+from engine.evaluation.sandbox.runner_process import CORES_VARIABLE
 from engine.evaluation.timing import statistics
 from engine.evaluation.timing.cpu_contention import CpuContention
 from engine.evaluation.timing.noise_rejection import undisturbed_times

@@ -30,6 +30,12 @@ class CudaError(Exception):
     """A driver call failed."""
 
 
+def start_driver() -> None:
+    """Initialize the driver. If that fails, :class:`Driver` reports the error later."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+
+
 class Driver:
     """The CUDA driver on device 0, with the device's primary context as the current context. Raises ``OSError`` or
     ``CudaError``.

@@ -133,6 +133,8 @@ def serve(control: socket.socket, isolate: bool, kernel: Kernel) -> int:
     """Drop privileges, load ``kernel``, and execute orders until the judge disconnects. Return the exit code."""
     layers = isolation.enter_namespaces(control, isolate)
     wire.send(control, {"hello": os.getpid()})
+    if kernel.kind == "cuda":
+        cuda.start_driver()  # Before the first order, which a spare process awaits.
     if (request := wire.receive(control)) is None:
         return 0
     order, (kernel_descriptor, arena, *gate) = request
