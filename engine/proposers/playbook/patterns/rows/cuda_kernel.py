@@ -16,6 +16,7 @@ from engine.proposers.playbook.ir.sizes import factor, text
 from engine.proposers.playbook.patterns.rows.cuda_plan import (
     BLOCK_KEPT_FLOATS,
     HALVES_FLOATS,
+    HALVES_HELPER_REGISTERS,
     HALVES_PIECES,
     MOST_GRID_ROWS,
     RESERVED_BYTES,
@@ -131,10 +132,11 @@ def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, objec
         "group": halves.group,
         "per": choices["per"],
         "slots": choices["slots"],
+        "helper_registers": HALVES_HELPER_REGISTERS,
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "fits": f"cols % 4 == 0 && pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && room >= 2",
-        "workspace_bytes": "counter_bytes + rows * group * sizeof(Posted)",
+        "workspace_bytes": "2 * group * sizeof(Posted)",
     }
 
 

@@ -88,6 +88,10 @@ each.
 """
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
+HALVES_HELPER_REGISTERS = 56
+"""Registers of a thread that loads or exchanges in ``halves``. With fewer, the exchanging warp spills; with more, the
+others do.
+"""
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
 """Operations that keep an error small that is small relative to the row's deviations."""
 

@@ -267,10 +267,12 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
 
 
 HALVES: Choices = {
-    "structure": "halves", "fused": True, "merge": "shuffle", "threads": 512, "per": 4, "slots": 3, "read": "stream",
+    "structure": "halves", "fused": True, "merge": "shuffle", "threads": 512, "per": 4, "slots": 2, "read": "stream",
     "store": "stream",
 }  # fmt: skip
-"""Choices of ``halves``. With other reads, the row would push the weights out of L2."""
+"""Choices of ``halves``. With other reads, the row would push the weights out of L2. A third slot takes half of the L1
+cache: with it, layer normalization of 16 rows of 4 million elements took 0.187 ms on an H200, without 0.176.
+"""
 EXACT_RING: Choices = {
     "structure": "ring", "cluster": 0, "threads": 128, "writers": 256, "slot_kb": 8, "keep": 8, "blocks": 1,
 }  # fmt: skip
