@@ -139,7 +139,9 @@ class Prepared(Struct):
 
 
 class Judged(Struct):
-    """One kernel's result. ``device``: the GPU's id, or "" if unknown. ``judged_s``: seconds on the GPU."""
+    """One kernel's result. ``device``: the GPU's id, or "" if unknown. ``judged_s``: seconds on the GPU, which
+    ``stages`` divides.
+    """
 
     status: str
     reason: str
@@ -149,6 +151,7 @@ class Judged(Struct):
     build_s: float
     judged_s: float
     flags: tuple[str, ...] = ()
+    stages: dict[str, float] = {}
 
 
 class Run(Struct):
@@ -474,6 +477,7 @@ def result_of(verdict: Verdict) -> Judged:
         spent.get("build", 0.0),
         sum(spent.get(stage, 0.0) for stage in JUDGING),
         verdict.flags,
+        {stage: spent[stage] for stage in JUDGING if stage in spent},
     )
 
 
@@ -595,10 +599,15 @@ def rate_cell(run: Run | None) -> str:
     busy = sum(one.judged_s for one in run.results.values()) / (run.seconds * len(run.devices))
     built = sum(one.build_s > 0 for one in run.results.values())
     extra = f", {built} built again" if built else ""
+    parts = ", ".join(f"{stage} {mean_ms(run, stage):.0f}" for stage in JUDGING)
     return (
         f"{rate(run):.1f} ({len(run.results)} in {run.seconds:.1f} s, busy {busy:.0%}, cores {run.cpu:.0%}, "
-        f"ready after {run.ready_s:.0f} s{extra})"
+        f"ready after {run.ready_s:.0f} s{extra}; mean ms: {parts})"
     )
+
+
+def mean_ms(run: Run, stage: str) -> float:
+    return statistics.fmean(1e3 * one.stages.get(stage, 0.0) for one in run.results.values())
 
 
 def search_cell(found: dict[str, Any] | None, key: str) -> str:

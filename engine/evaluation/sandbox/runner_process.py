@@ -69,8 +69,8 @@ class RunnerProcess:
 class SpareProcess:
     """A process that has not received a kernel yet. While one kernel is judged, the process for the next one starts.
 
-    On a GPU, the start of the process and of the CUDA driver takes a tenth of a second, and longer if another GPU's
-    judge does the same.
+    On a GPU, the start of the process, the CUDA driver and a context takes as long as a kernel's timing, and longer if
+    another GPU's judge does the same.
     """
 
     def __init__(self, kind: str, isolate: bool) -> None:
@@ -104,8 +104,9 @@ class SpareProcess:
     def _open(self, control: int, output: int) -> subprocess.Popen[bytes]:
         environment = runner_environment(self._kind)
         if self._kind == "cuda":
-            # A compiled kernel uses one stream. With one queue instead of eight, its context is ready in half the time.
-            environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+            # With two queues instead of eight, a context is ready in half the time. With one queue, a kernel that
+            # forgets to order its own stream after the caller's would give the right outputs.
+            environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "2"
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(RUNNER), str(control), self._kind, "01"[self._isolate], cores()],
             stdin=subprocess.DEVNULL,

@@ -30,12 +30,6 @@ class CudaError(Exception):
     """A driver call failed."""
 
 
-def start_driver() -> None:
-    """Initialize the driver. If that fails, :class:`Driver` reports the error later."""
-    with contextlib.suppress(OSError):
-        ctypes.CDLL("libcuda.so.1").cuInit(0)
-
-
 class Driver:
     """The CUDA driver on device 0, with the device's primary context as the current context. Raises ``OSError`` or
     ``CudaError``.
@@ -90,6 +84,12 @@ class Driver:
     def unmap(self, address: int, size: int) -> None:
         self.call("cuMemUnmap", c_uint64(address), c_size_t(size))
         self.call("cuMemAddressFree", c_uint64(address), c_size_t(size))
+
+
+def begin() -> None:
+    """Make this process's context, which later :class:`Driver` objects share. They also report an error."""
+    with contextlib.suppress(OSError, CudaError):
+        Driver()
 
 
 def device_bytes(address: int, size: int) -> object:

@@ -134,7 +134,7 @@ def serve(control: socket.socket, isolate: bool, kernel: Kernel) -> int:
     layers = isolation.enter_namespaces(control, isolate)
     wire.send(control, {"hello": os.getpid()})
     if kernel.kind == "cuda":
-        cuda.start_driver()  # Before the first order, which a spare process awaits.
+        cuda.begin()  # A spare process does so long before its first order.
     if (request := wire.receive(control)) is None:
         return 0
     order, (kernel_descriptor, arena, *gate) = request
