@@ -42,7 +42,6 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.evaluation.sandbox.inside.confinement.isolation import die_with_parent
 from engine.evaluation.sandbox.runner import RunnerEnded
-from engine.evaluation.sandbox.runner_process import spare_process
 from engine.evaluation.timing import runoff_timing, speed_of_light
 from engine.evaluation.timing.baselines import time_eager
 from engine.evaluation.timing.speed_of_light import Peaks
@@ -229,7 +228,6 @@ class Judge:
             self._opened.popitem()[1].close()
         gc.collect()  # A model may contain reference cycles.
         if self._device.cuda:
-            spare_process(self._settings.kind, self._settings.isolate).stop()  # Its context occupies memory.
             torch.cuda.empty_cache()
         return found
 

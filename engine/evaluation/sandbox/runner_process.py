@@ -69,8 +69,8 @@ class RunnerProcess:
 class SpareProcess:
     """A process that has not received a kernel yet. While one kernel is judged, the process for the next one starts.
 
-    On a GPU, the start of the process, the CUDA driver and a context takes as long as a kernel's timing, and longer if
-    another GPU's judge does the same.
+    On a GPU, the start of the process and of the CUDA driver takes a tenth of a second, and longer if another GPU's
+    judge does the same.
     """
 
     def __init__(self, kind: str, isolate: bool) -> None:

@@ -87,9 +87,9 @@ class Driver:
 
 
 def begin() -> None:
-    """Make this process's context, which later :class:`Driver` objects share. They also report an error."""
-    with contextlib.suppress(OSError, CudaError):
-        Driver()
+    """Initialize the driver. If that fails, :class:`Driver` reports the error."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
 
 
 def device_bytes(address: int, size: int) -> object:

@@ -134,7 +134,8 @@ def serve(control: socket.socket, isolate: bool, kernel: Kernel) -> int:
     layers = isolation.enter_namespaces(control, isolate)
     wire.send(control, {"hello": os.getpid()})
     if kernel.kind == "cuda":
-        cuda.begin()  # A spare process does so long before its first order.
+        # A spare process does so long before its first order. A context would slow the timing of another kernel.
+        cuda.begin()
     if (request := wire.receive(control)) is None:
         return 0
     order, (kernel_descriptor, arena, *gate) = request
