@@ -289,7 +289,7 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
             if words and not (same and verdict.correct == bool(their["correct"])):
                 print(f"    {words[:200]}")
     refused = sum(their["valid"] is False for their in found)
-    print(f"\n{differing} of {len(made)} verdicts by KernelBench's rules differ")
+    print(f"\n{differing} of {len(made)} verdicts by KernelBench's rules differ from KernelBench's own")
     print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms differ by more than {APART:.0%}")
     print(f"{refused} solutions that the static checker rejects")
     return int(bool(differing or apart or refused))

@@ -80,7 +80,7 @@ def main() -> int:
 
 
 class FirstTurns:
-    """Follows the session in ``directory`` until each problem has had its first turn."""
+    """Follow the session in ``directory`` until each problem has had its first turn."""
 
     def __init__(self, directory: Path) -> None:
         self._paths = SessionPaths.at(directory)

@@ -250,7 +250,7 @@ class Search:
 
 
 class Bench:
-    """Builds kernels in parallel and times them one at a time, in one process per problem."""
+    """Build kernels in parallel and time them one at a time, in one process per problem."""
 
     def __init__(self, folder: Path, tables: dict[str, Table]) -> None:
         self.folder, self.tables = folder, tables

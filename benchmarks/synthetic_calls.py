@@ -67,7 +67,7 @@ class Calls:
         if self._rng.random() > 0.01:
             return
         yield from self.call(problem, round_number, "kernel", idea, number)
-        reason = "no fenced block of code in the reply"
+        reason = "no fenced code block in the reply"
         yield ev.AnswerMissing(
             problem=problem,
             round=round_number,

@@ -165,7 +165,7 @@ class Run(Struct):
 
 
 Keep = Callable[[Run], None]
-"""Stores the result of a part."""
+"""Store the result of a part."""
 
 
 def main() -> int:

@@ -156,7 +156,7 @@ def _in_line(line: list[int], ticket: int) -> Iterator[None]:
 
 
 class ClusterEvaluator:
-    """Judges on the workers that join a scheduler.
+    """Judge on the workers that join a scheduler.
 
     - ``known``: devices of an earlier engine of this session, which determine the model
     - ``on_wait``, ``on_free``: called when another process of a host occupies a device

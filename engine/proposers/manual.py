@@ -25,7 +25,7 @@ LOOK_S = 0.4
 
 
 class Manual:
-    """Sends prompts to a person. ``name`` is the proposer's name in the session, ``next_call`` creates call ids, and
+    """Send prompts to a person. ``name`` is the proposer's name in the session, ``next_call`` creates call ids, and
     ``text`` reads a blob.
     """
 

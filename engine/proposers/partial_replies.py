@@ -52,7 +52,7 @@ def read_partial(session: Path, site: CallSite) -> Partial | None:
 
 
 class Partials:
-    """Writes a session's partial replies. Not thread-safe. ``clock`` returns seconds."""
+    """Write a session's partial replies. Not thread-safe. ``clock`` returns seconds."""
 
     def __init__(self, session: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

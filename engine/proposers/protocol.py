@@ -192,7 +192,7 @@ class Spent(Exception):
 
 
 class Proposer(Protocol):
-    """Writes ideas and kernels. Any exception counts as a missing answer; the search repeats the request in a later
+    """Write ideas and kernels. Any exception counts as a missing answer; the search repeats the request in a later
     round.
     """
 

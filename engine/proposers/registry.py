@@ -111,7 +111,7 @@ def own_prompts(paths: SessionPaths) -> Path:
 
 
 class _Languages:
-    """Creates a config's language models, with the objects that the models share."""
+    """Create a config's language models, with the objects that the models share."""
 
     def __init__(
         self, config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]

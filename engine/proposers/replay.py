@@ -42,7 +42,7 @@ class NoRecord(Exception):
 
 
 class Replay:
-    """Replays the recorded ``session`` in the running session ``state``. Raises NoRecord, SessionError."""
+    """Replay the recorded ``session`` in the running session ``state``. Raises NoRecord, SessionError."""
 
     name = PROVIDER
     reads_prose = False

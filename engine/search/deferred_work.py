@@ -63,7 +63,7 @@ class _Job(NamedTuple):
 
 
 class Owed:
-    """Runs deferred work, one job at a time. ``spawn`` runs a job alongside the search, then wakes the search."""
+    """Run deferred work, one job at a time. ``spawn`` runs a job alongside the search, then wakes the search."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ CHECK_GUESS_S = 10.0
 
 
 class FinalCheck:
-    """Finds best kernels without a check at other sizes, and checks them. If another kernel becomes the best, the final
+    """Find best kernels without a check at other sizes, and check them. If another kernel becomes the best, the final
     check judges that kernel too.
     """
 

@@ -19,7 +19,7 @@ class Claim(NamedTuple):
 
 
 class Sources:
-    """Stores sources and detects duplicates, so that the judge never evaluates the same source twice for a problem."""
+    """Store sources and detect duplicates, so that the judge never evaluates the same source twice for a problem."""
 
     def __init__(self, writer: EventWriter, reader: SessionReader, state: SessionState) -> None:
         self._writer = writer

@@ -55,7 +55,7 @@ FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeou
 
 
 class ProblemSearch:
-    """Runs one problem's rounds until they are complete, no proposer has a new idea, or the search ends.
+    """Run one problem's rounds until they are complete, no proposer has a new idea, or the search ends.
 
     Call ``run`` again to search more rounds or to handle new seeds.
     """

@@ -22,7 +22,7 @@ class Priority(IntEnum):
 
 
 class EvaluationQueue:
-    """Runs ``judge(variant)`` for queued variants by priority, at most ``width`` at the same time.
+    """Run ``judge(variant)`` for queued variants by priority, at most ``width`` at the same time.
 
     The queue calls ``on_change`` after each evaluation. ``failure`` is the first error that ``judge`` raised.
     """

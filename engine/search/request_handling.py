@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class Steering:
-    """Carries out requests. ``cancel`` removes variants from the queue; ``requeue`` adds recorded variants again."""
+    """Carry out requests. ``cancel`` removes variants from the queue; ``requeue`` adds recorded variants again."""
 
     def __init__(
         self, context: Context, cancel: Callable[[Iterable[str]], None], requeue: Callable[[Iterable[str]], None]

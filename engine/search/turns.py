@@ -142,7 +142,7 @@ class TurnHost(Protocol):
 
 
 class Turns:
-    """Gives each problem its turns. ``owed`` runs the deferred work of the open problem."""
+    """Give each problem its turns. ``owed`` runs the deferred work of the open problem."""
 
     def __init__(self, context: Context, opening: Opening, owed: Owed, host: TurnHost) -> None:
         self._context, self._state = context, context.state

@@ -13,7 +13,7 @@ from engine.session.store.writer import EventWriter
 
 
 class Journal:
-    """Records events in the session file. Once an event is on disk, the journal applies it to ``state``.
+    """Record events in the session file. Once an event is on disk, the journal applies it to ``state``.
 
     If a waiting caller is cancelled, the journal still records and applies its event, so that state and file agree.
     """

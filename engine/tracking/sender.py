@@ -34,7 +34,7 @@ _log = logging.getLogger("tracking")
 
 
 class Sender:
-    """Sends one session's events to a tracker."""
+    """Send one session's events to a tracker."""
 
     def __init__(self, paths: SessionPaths, config: TrackingConfig) -> None:
         assert config.mlflow is not None

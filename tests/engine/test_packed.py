@@ -133,7 +133,7 @@ def test_export_packs_it_and_records_relative_paths(kernel_tui: KernelTui, tmp_p
     assert content(copy) == content(BY_HAND)
 
     taken = kernel_tui("export", "mine", "--packed", "out/mine")
-    assert taken.returncode == ExitCode.STORAGE and "exists already" in taken.stderr
+    assert taken.returncode == ExitCode.STORAGE and "already exists" in taken.stderr
 
 
 def test_the_configuration_with_relative_paths_has_its_digest(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_small_file_does_not_fill_the_disk(copied: SessionPaths, monkeypatch: 
 
 def test_a_taken_name_stays_untouched(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         pack_session(BY_HAND, tmp_path / "notes")
     assert (tmp_path / "notes").read_text() == "mine"
 

@@ -88,7 +88,7 @@ def _best_first(calls: Iterable[CallState], best: set[str]) -> list[CallState]:
 
 
 class _Texts:
-    """Reads texts until the report is full. ``systems`` collects the different system prompts."""
+    """Read texts until the report is full. ``systems`` collects the different system prompts."""
 
     def __init__(self, text: Callable[[str], str], most: int) -> None:
         self._text = text

@@ -14,7 +14,7 @@ NO_RUNOFF = "no runoff with"
 
 
 BY_RUNOFF = "runoff"
-"""Stands for the 95% interval of figures that a runoff scaled."""
+"""Placeholder for the 95% interval of figures that a runoff scaled."""
 SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runoff"
 """Footnote for ``BY_RUNOFF``."""
 

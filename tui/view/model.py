@@ -62,11 +62,11 @@ class Model(Struct):
     trouble: str | None = None
     opened: bool = False
     playing: Callable[[], str] | None = None
-    """Returns a replay's position and speed as text."""
+    """Return a replay's position and speed as text."""
     recorded_starts: int = 0
     """Number of engine starts in a replayed recording."""
     recorded_at: Callable[[float], float] | None = None
-    """Maps a time of a replay to the time of the recording."""
+    """Map a time of a replay to the time of the recording."""
 
     def now(self) -> float:
         return self.source.now()

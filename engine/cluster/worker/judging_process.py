@@ -32,7 +32,7 @@ _LINE_BYTES = 64 << 20
 
 
 class JudgingProcess:
-    """Serves orders until ``orders`` ends. All reports go to the descriptor ``reports``."""
+    """Serve orders until ``orders`` ends. All reports go to the descriptor ``reports``."""
 
     def __init__(self, evaluation: EvaluationConfig, scratch: Path, reports: int) -> None:
         self._reports = reports

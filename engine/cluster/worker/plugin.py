@@ -56,7 +56,7 @@ class _Child:
 
 
 class JudgingHost(WorkerPlugin):  # type: ignore[misc]
-    """Serves orders for one device.
+    """Serve orders for one device.
 
     - ``device``: the device as the cluster knows it, with an id that no other host has
     - ``local_device``: the name by which a local evaluator finds the device, such as ``cuda:0``

@@ -22,7 +22,7 @@ class Built(Struct, frozen=True):
 
 
 class BuildCache:
-    """Builds a :class:`KernelSource`, or finds an earlier build in ``directory``, which belongs to this host.
+    """Build a :class:`KernelSource`, or find an earlier build in ``directory``, which belongs to this host.
 
     Several processes may share the directory. ``isolate``: whether to execute ``.py`` kernels in a sandbox while they
     compile.

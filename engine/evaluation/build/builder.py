@@ -15,14 +15,14 @@ from engine.session.records.verdict import BuildReport, Stage
 _BUILD = POLICY.build
 
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
-"""Returns a context manager that waits until no judge is timing a kernel on the compilers' cores.
+"""Return a context manager that waits until no judge is timing a kernel on the compilers' cores.
 
 While the context is open, it blocks timing on these cores for at most the given number of seconds.
 """
 
 
 class Builder:
-    """Builds kernels into the host's cache, at most ``at_once`` at a time, each within a ``beside`` context.
+    """Build kernels into the host's cache, at most ``at_once`` at a time, each within a ``beside`` context.
 
     The builder receives sources and returns reports. Only the host's judge loads libraries from the cache.
     """

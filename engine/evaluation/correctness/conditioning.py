@@ -21,7 +21,7 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.evaluation.memory_errors import tells_of_no_memory
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Returns the model's outputs for the given inputs, and leaves the inputs unchanged."""
+"""Return the model's outputs for the given inputs, and leave the inputs unchanged."""
 T = TypeVar("T")
 
 

@@ -48,7 +48,7 @@ class ExactOutputs(Struct, frozen=True):
 
 
 Exact = Callable[[], ExactOutputs | None]
-"""Runs the model in fp64; returns None if the model does not support fp64."""
+"""Run the model in fp64; return None if the model does not support fp64."""
 
 
 def run_in(

@@ -91,7 +91,7 @@ class TimedCall(Struct, frozen=True):
 
 
 class PrecisionClassifier:
-    """Measures the precision of one kernel for ``problem`` on a random sample of the timed calls (reservoir sampling).
+    """Measure the precision of one kernel for ``problem`` on a random sample of the timed calls (reservoir sampling).
 
     ``required``: whether the kernel must be as precise as fp32.
     """

@@ -87,7 +87,7 @@ def _choice(eager: _Chosen | None, exact: _Chosen | None) -> Choice | None:
 
 
 class _Choices(TorchDispatchMode):
-    """Records the values to which returned indices refer, for all operators that run while the mode is active."""
+    """Record the values to which returned indices refer, for all operators that run while the mode is active."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class Trial:
 
 
 class TrialSource:
-    """Draws one problem's trials, with a separate copy of the model and its weights.
+    """Draw one problem's trials, with a separate copy of the model and its weights.
 
     Drawing a trial therefore changes neither the timed model's weights nor the state of the random number generators.
     """

@@ -189,7 +189,7 @@ def _x86(listing: str, source: list[str]) -> Iterator[Function]:
 
 
 class _Blocks:
-    """Collects consecutive instructions that belong to one source line."""
+    """Collect consecutive instructions that belong to one source line."""
 
     def __init__(self, source: list[str]) -> None:
         self._source = source

@@ -53,7 +53,7 @@ class MemoryUser(Protocol):
 
 
 class Turns:
-    """Takes turns on the device in ``settings`` with all other kernel-tui processes.
+    """Take turns on the device in ``settings`` with all other kernel-tui processes.
 
     ``memory``: reads the device's memory. ``tell``: sends a message to the engine. ``cancelled``: returns whether the
     engine has cancelled the request.

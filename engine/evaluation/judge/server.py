@@ -57,7 +57,7 @@ class NotBuilt(Exception):
 
 
 class Judge:
-    """Serves requests. ``requests`` and ``answers`` are file descriptors; ``memory`` reads the device's memory."""
+    """Serve requests. ``requests`` and ``answers`` are file descriptors; ``memory`` reads the device's memory."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from engine.evaluation.sandbox.runner import Runner
 
 T = TypeVar("T")
 Check = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
-"""Compares a slot's results with the expected outputs. The other arguments are the poison, the location and a source of
+"""Compare a slot's results with the expected outputs. The other arguments are the poison, the location and a source of
 fp64 outputs.
 """
 

@@ -62,8 +62,9 @@ def peak_gflops(device: JudgeDevice) -> float:
     """Return the peak rate of matrix products in GFLOP/s. The fastest of several products counts, because the result is
     a bound.
 
-    On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster. A CPU also
-    computes a convolution, because PyTorch's convolution library may use wider vectors than its product library.
+    On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster.
+    A CPU's peak also comes from a convolution, because PyTorch's convolution library may use wider vectors than its
+    product library.
     """
     size = int(_DEVICE.matrix[device.kind])
     sizes = (size // 2, size)

@@ -239,7 +239,7 @@ def _forward(problem: ProblemSpec) -> ast.FunctionDef:
             if missing := sorted({tensor.source_name for tensor in problem.inputs} - names):
                 raise ExportError(
                     f"{problem.id}: forward takes {missing[0]} inside a list, but operators take only plain tensors; "
-                    "use a plain argument to export"
+                    "to export the kernel, make it a plain argument"
                 )
             return node
     raise ExportError(f"{problem.path}: this file contains no class Model with a forward method")

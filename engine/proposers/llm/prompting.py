@@ -79,7 +79,7 @@ class TemplateProblem(Exception):
 
 
 class Prompts:
-    """Renders prompts. ``directories`` may contain a person's own templates. The first match wins."""
+    """Render prompts. ``directories`` may contain a person's own templates. The first match wins."""
 
     def __init__(self, directories: Iterable[Path] = ()) -> None:
         self._directories = tuple(directories)

@@ -100,7 +100,7 @@ class Transformation(Struct, frozen=True):
 
 
 class Template(ABC):
-    """Writes the kernels of one pattern in one language. A template is stateless, and every method is pure and
+    """Write the kernels of one pattern in one language. A template is stateless, and every method is pure and
     deterministic.
     """
 

@@ -23,7 +23,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, VariantS
 
 
 class Questions:
-    """Sends requests about one problem to proposers, and records their errors instead of raising them."""
+    """Send requests about one problem to proposers, and record their errors instead of raising them."""
 
     def __init__(self, context: Context, problem: str) -> None:
         self._context = context

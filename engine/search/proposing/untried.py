@@ -93,7 +93,7 @@ class Known(Texts, Protocol):
 
 
 class Untried:
-    """Finds untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
+    """Find untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
 
     The problem must have at least one round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
     SessionError if a source cannot be read.

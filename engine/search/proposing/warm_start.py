@@ -11,7 +11,7 @@ from engine.session.state.nodes import SEEDED, WARM_START
 
 
 class WarmStart:
-    """Reads the sessions in the config's ``warm_start`` once, and seeds problems with kernels from these sessions."""
+    """Read the sessions in the config's ``warm_start`` once, and seed problems with kernels from these sessions."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -58,7 +58,7 @@ class Selection(Struct, frozen=True):
 
 
 class Strategy(Protocol):
-    """Selects the parents of the round after ``round_number``.
+    """Select the parents of the round after ``round_number``.
 
     ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` is for strategies with random
     choices. A strategy is deterministic: equal arguments give equal selections.

@@ -16,7 +16,7 @@ from engine.session.records.events import ModelCallFailed, ModelCallStarted, Mod
 from engine.session.records.model_calls import CallSite, Finish, Usage
 
 MANUAL = "manual"
-"""Provider name for replies that a person writes. Such calls stay open when an engine ends."""
+"""Provider name for replies that a person writes. Calls to this provider stay open when an engine ends."""
 
 
 class Amount(NamedTuple):

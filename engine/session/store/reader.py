@@ -52,7 +52,7 @@ class SentRequest(Struct, frozen=True):
 
 
 class SessionReader:
-    """Reads a session whose engine is running, has ended or has died, also on read-only media.
+    """Read a session whose engine is running, has ended or has died, also on read-only media.
 
     The reader never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine.
     Not thread-safe. Every method may raise SessionError.

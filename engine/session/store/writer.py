@@ -90,7 +90,7 @@ class _Pending(Struct):
 
 
 class EventWriter:
-    """Appends events, blobs, samples and the heartbeat. Only the process that holds the engine lock may create a
+    """Append events, blobs, samples and the heartbeat. Only the process that holds the engine lock may create a
     writer.
 
     Events carry the engine's monotonic time; heartbeats also carry the system clock's time. All methods are

@@ -21,7 +21,7 @@ FEW = 5
 """Number of kernels listed per problem before their notes get room."""
 WORDS_AT = 6
 """Indent of a kernel's note under its figures."""
-FIGURES = "speedup, ms: the best kernel's verdict, scaled by the runoff; own verdict without a runoff"
+FIGURES = "speedup, ms: the best kernel's verdict, scaled by the runoff; without a runoff, the kernel's own verdict"
 
 
 def leaders_caption(tolerance: SessionTolerance) -> str:

@@ -55,7 +55,7 @@ class Growing:
 
 
 class Watch:
-    """Ends an attempt after ``silence_s`` seconds without data, or up to 5% later. Keep-alive comments do not count as
+    """End an attempt after ``silence_s`` seconds without data, or up to 5% later. Keep-alive comments do not count as
     data.
     """
 

@@ -212,7 +212,7 @@ def _access(inner: int, count: int) -> Access:
 
 
 class _Lowering:
-    """Collects a program's values, and merges equal values."""
+    """Collect a program's values, and merge equal values."""
 
     def __init__(self, numel: int, cols: int) -> None:
         self.numel, self.cols = numel, cols

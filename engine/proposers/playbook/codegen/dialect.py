@@ -47,7 +47,7 @@ class Operator(NamedTuple):
 
 
 class Namer:
-    """Assigns names that are unique within a function."""
+    """Assign names that are unique within a function."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.taken = set(taken)

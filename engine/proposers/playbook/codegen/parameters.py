@@ -23,7 +23,7 @@ ivec w width y z
 """Names of variables, functions and constants that templates use where the parameters of ``launch`` are visible."""
 _TAKEN = frozenset(_VARIABLES.split())
 _WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
-"""Matches identifiers, and comments, strings and members as a whole, so that no name inside these changes."""
+"""Match identifiers, and comments, strings and members as a whole, so that no name inside these changes."""
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 

@@ -39,7 +39,7 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     """
     target = target.absolute()
     if target.exists():
-        raise StorageError(f"{target}: this path exists already. Name another directory.", target)
+        raise StorageError(f"{target}: this path already exists. Name another directory.", target)
     prefixes = sorted((f"{directory.absolute()}/" for directory in relative_to), key=len, reverse=True)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ def refusal(program: MatmulProgram, arch: str) -> str | None:
     if program.m < 16 or program.n < 16 or program.k < 16:
         return "the matrices are smaller than one tensor-core instruction"
     if any(len(operand.batch) > _MOST_BATCH_DIMENSIONS for operand in (program.a, program.b)):
-        return "the batch has more dimensions than a tensor map"
+        return "the batch has more dimensions than a tensor map supports"
     return None
 
 

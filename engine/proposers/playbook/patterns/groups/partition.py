@@ -37,7 +37,7 @@ Recognized = tuple[str, Program, Template]
 
 
 def partition(spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> Plan:
-    """Return the plan for ``spec``. Raises ``Unsupported`` if no pattern recognizes a part of the graph."""
+    """Return the plan for ``spec``. Raises ``Unsupported`` if any part of the graph matches no pattern."""
     found = _partition(msgspec.json.encode(spec), language, patterns)
     if isinstance(found, str):
         raise Unsupported(found)

@@ -25,7 +25,7 @@ MAX_TUNED = 8
 _PROMISING = 1.1
 """The smallest expected gain with which a first kernel already applies a transformation."""
 _MARK = "@"
-"""Separates the name of a transformation from the number of the kernel that it changes."""
+"""Separate the name of a transformation from the number of the kernel that it changes."""
 
 
 class GroupsProgram(Program, frozen=True):

@@ -113,7 +113,7 @@ def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec:
 
 
 class _Writer:
-    """Writes the statements of a reduction kernel."""
+    """Write the statements of a reduction kernel."""
 
     def __init__(self, program: ReductionProgram, spec: ProblemSpec, *, wide: bool) -> None:
         self.program, self.spec, self.wide = program, spec, wide

@@ -100,7 +100,7 @@ def _geometry(shape: Shape, reduced: Sequence[int]) -> Geometry:
 
 
 class _Lowering:
-    """Collects a program's values, each per domain element or per row."""
+    """Collect a program's values, each per domain element or per row."""
 
     def __init__(self, shape: Shape, reduced: tuple[int, ...]) -> None:
         self.shape, self.reduced = shape, reduced
