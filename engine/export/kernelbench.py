@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from engine.evaluation.build.compilers import exported_flags
 from engine.export import ExportError
 from engine.export.model_class import model_new
 from engine.export.rejected_words import check_words, without_refused_words
@@ -44,8 +45,7 @@ _COMPILE_CPP = """\
     cpp_sources=[{name}_wrapper, {name}_source],
     functions=["run"],
     no_implicit_headers=True,
-    extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno",
-                  "-fno-trapping-math"],
+    extra_cflags={flags},
     extra_ldflags=["-fopenmp"],
 )
 """
@@ -88,7 +88,9 @@ def solution(problem: ProblemSpec, language: Language, source: str, about: str =
     wrapper = _wrapper(problem, language, source)
     extension = f"{name}_{hashlib.sha256((cleaned + wrapper).encode()).hexdigest()[:16]}"
     imports, support, model = model_new(problem, f"return {name}.run({', '.join(arguments)})", frozenset(inputs))
-    compiling = (_COMPILE_CUDA if language == "cu" else _COMPILE_CPP).format(name=name, extension=extension)
+    compiling = (_COMPILE_CUDA if language == "cu" else _COMPILE_CPP).format(
+        name=name, extension=extension, flags=_flags()
+    )
     lines = [
         f"# {line}" for line in [f"A KernelBench solution for {problem.name}, exported by kernel-tui.", about] if line
     ]
@@ -181,6 +183,12 @@ def _pointer(tensor: TensorSpec, language: Language) -> str:
 
 def _defines_workspace(source: str) -> bool:
     return re.search(r"\bworkspace_bytes\s*\(", source) is not None
+
+
+def _flags() -> str:
+    """Format the flags of a C++ extension as a Python list. PyTorch adds the flags of a library."""
+    flags = [f'"{flag}"' for flag in exported_flags() if flag not in ("-fPIC", "-shared", "-Wall")]
+    return "\n".join(["[", *(f"        {flag}," for flag in flags), "    ]"])
 
 
 def _literal(text: str) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,6 +44,8 @@ CPP_FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno"),
     *("-fno-trapping-math", "-fPIC", "-shared", "-Wall"),
 )
+STACK_FLAGS = ("-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4")
+"""Functions keep the stack aligned to 64 bytes, and expect the 16 bytes that the ABI guarantees."""
 CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-no-compress", "-Xcompiler", "-fPIC", "-shared")
 
 # The runner reads launch errors through this function, because each kernel's library links a separate CUDA runtime.
@@ -69,6 +72,31 @@ def flags_of(language: Language) -> tuple[str, ...]:
     return {"cu": CUDA_FLAGS, "cpp": CPP_FLAGS}.get(language, ())
 
 
+def stack_flags(compiler: str) -> tuple[str, ...]:
+    """Return the flags that align the stack for vectors, or () if ``compiler`` does not know the flags.
+
+    Without these flags, GCC 12.2 for x86 sometimes keeps a vector of 32 bytes or more at an address that the vector's
+    instructions refuse. Such a kernel crashes in some runs.
+    """
+    return STACK_FLAGS if _aligns_the_stack(compiler, _version(compiler)) else ()
+
+
+def exported_flags() -> tuple[str, ...]:
+    """Return this machine's flags of C++ kernels, for a build elsewhere."""
+    with contextlib.suppress(NoCompiler):
+        return (*CPP_FLAGS, *stack_flags(compiler_of("cpp")))
+    return CPP_FLAGS
+
+
+@cache
+def _aligns_the_stack(compiler: str, version: str) -> bool:
+    """Return whether ``compiler`` accepts ``STACK_FLAGS``. ``version`` names the compiler's file."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [compiler, *STACK_FLAGS, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]
+        return subprocess.run(command, capture_output=True, timeout=_BUILD.compile_s, check=False).returncode == 0
+    return False
+
+
 def command_line(
     language: Language,
     compiler: str,
@@ -84,6 +112,8 @@ def command_line(
     flags.
     """
     options = list(flags_of(language) if flags is None else flags)
+    if language == "cpp":
+        options += stack_flags(compiler)
     if language == "cu":
         compute = arch.replace("sm_", "compute_")
         options.insert(0, f"-gencode=arch={compute},code={arch}")
@@ -167,7 +197,8 @@ def entry(
 ) -> CacheEntry:
     """Return the cache entry that :func:`build` uses. Raises ``NoCompiler``."""
     compiler = compiler_of(language)
-    material = (source, header, language, arch, compiler, _version(compiler), *flags, host_isa())
+    own = stack_flags(compiler) if language == "cpp" else ()
+    material = (source, header, language, arch, compiler, _version(compiler), *flags, *own, host_isa())
     return CacheEntry(directory, "kernel.so", *material)
 
 

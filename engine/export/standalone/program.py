@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from engine.config.tolerance import DEFAULT, SessionTolerance, largest_error
-from engine.evaluation.build.compilers import CPP_FLAGS
+from engine.evaluation.build.compilers import exported_flags
 from engine.export.standalone.numbers import FIRST, PLACES, SECOND, STEP, Expected, Filling
 from engine.problem.c_header import ctype, derive_header
 from engine.problem.spec import Language, ProblemSpec, TensorSpec
@@ -104,7 +104,7 @@ def _cast(tensor: TensorSpec, language: Language, name: str) -> str:
 
 def _command(language: Language, arch: str, name: str) -> str:
     if language == "cpp":
-        flags = " ".join(flag for flag in CPP_FLAGS if flag not in _LIBRARY)
+        flags = " ".join(flag for flag in exported_flags() if flag not in _LIBRARY)
         return f"g++ {flags} {name}.cpp -o {name} && ./{name}"
     compute = arch.replace("sm_", "compute_")
     return f"nvcc -gencode=arch={compute},code={arch} -std=c++17 -O3 {name}.cu -o {name} && ./{name}"

@@ -1,12 +1,15 @@
-"""Compiler output is bounded, since a source can cause gigabytes of output."""
+"""Compiler output is bounded, since a source can cause gigabytes of output. The stack is aligned for vectors."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import tracemalloc
 from pathlib import Path
 
-from engine.evaluation.build.compilers import build
+import pytest
+
+from engine.evaluation.build.compilers import build, compiler_of, stack_flags
 
 ENDLESS = """\
 asm(".macro say\\n.print \\"{word}\\"\\n.endm\\n.rept 2000000\\nsay\\n.endr\\n");
@@ -26,3 +29,25 @@ def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     assert most_bytes < 64 << 20
     library, report = asyncio.run(build('extern "C" int launch(void) { return 0; }', "cpp", "", "", tmp_path))
     assert report.ok, "the next one is unaffected"
+
+
+ALIGNED = """\
+#include <cstdint>
+[[gnu::noinline]] static int inner() {
+  asm volatile("" ::: "memory");
+  return int((reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) + 16) % 64);
+}
+extern "C" int launch(void) {
+  const int past = inner();
+  asm volatile("" ::: "memory");
+  return past;
+}
+"""
+
+
+def test_functions_call_each_other_with_a_stack_aligned_for_vectors(tmp_path: Path) -> None:
+    if not stack_flags(compiler_of("cpp")):
+        pytest.skip("this compiler does not know the flags")
+    library, report = asyncio.run(build(ALIGNED, "cpp", "", "", tmp_path))
+    assert library is not None, report.log
+    assert ctypes.CDLL(str(library)).launch() == 0

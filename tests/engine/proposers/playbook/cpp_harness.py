@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.evaluation.build.compilers import compiler_of, stack_flags
 from engine.problem.c_header import derive_header
 from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
 
-STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC"]
+STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", *stack_flags(compiler_of("cpp"))]
 # Vectors wider than the processor's registers have no stable ABI. Only functions inside the kernel pass them.
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
 ALIGNMENT = 256
