@@ -33,7 +33,7 @@ def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
 
 ALIGNED = """\
 #include <cstdint>
-[[gnu::noinline]] static int inner() {
+[[gnu::noipa]] int inner() {
   asm volatile("" ::: "memory");
   return int((reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) + 16) % 64);
 }
