@@ -14,6 +14,7 @@ need go to other problems.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import subprocess
@@ -99,13 +100,15 @@ class FirstTurns:
 def run_until(command: list[str], until: float, is_done: Callable[[], bool]) -> int:
     """Run ``command``. Interrupt it at ``until`` (monotonic), or when ``is_done``. Return the command's exit code."""
     child = subprocess.Popen(command, cwd=ROOT)
-    while time.monotonic() < until and not is_done():
-        try:
-            return child.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            continue
-    child.send_signal(signal.SIGINT)
-    return child.wait()
+    try:
+        while time.monotonic() < until and not is_done():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(POLL_S)
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            child.wait()
+    return child.returncode
 
 
 def say_progress(sessions: Path) -> None:

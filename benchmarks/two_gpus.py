@@ -17,9 +17,8 @@
 - ``clustered1`` and ``clustered2`` run the same searches with ``[cluster]`` on one worker and on two. These parts run
   only if a call has time left, or in a second call.
 
-Before the clock starts, each judge opens both problems, which are as many as a judge keeps open. A part then judges
-with a few evaluations in flight per GPU, and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the
-kernels that the part for one GPU judged. The rate counts all verdicts and the time from the first request to the last
+Before the clock starts, each judge opens both problems. A part then judges with a few evaluations in flight per GPU,
+and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the kernels that the part for one GPU judged. The rate counts all verdicts and the time from the first request to the last
 verdict, so it includes the end, when one GPU has no kernel left. "busy" is the share of this time in which the GPUs
 were judging. Kernel times and statuses are compared kernel by kernel with those of ``local1``. The rows for each GPU
 separate a difference between two GPUs from a difference between two transports.

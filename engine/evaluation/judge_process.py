@@ -102,6 +102,7 @@ class JudgeProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._begun: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._reaper: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
         self._death_told = False
 
     def begin(self) -> None:
@@ -166,6 +167,11 @@ class JudgeProcess:
             await asyncio.gather(reaper, return_exceptions=True)
 
     async def _running(self) -> asyncio.subprocess.Process:
+        """Return the judge, and start it if necessary."""
+        async with self._starting:  # Two requests must not start two judges.
+            return await self._running_or_started()
+
+    async def _running_or_started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
         if self._process is not None and not self._death_told:

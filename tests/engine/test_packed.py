@@ -30,6 +30,7 @@ from engine.session.store import (
     quick_check,
 )
 from engine.session.store.shipped import packed as packing
+from engine.session.store.shipped.packing import without_prefix
 from tests.commandline import KernelTui, environment
 from tui.bench.files import as_html, as_json, as_markdown
 from tui.bench.report import read_report
@@ -134,6 +135,28 @@ def test_export_packs_it_and_records_relative_paths(kernel_tui: KernelTui, tmp_p
 
     taken = kernel_tui("export", "mine", "--packed", "out/mine")
     assert taken.returncode == ExitCode.STORAGE and "already exists" in taken.stderr
+
+
+def test_a_copy_contains_no_keys_and_no_work_of_the_engine(tmp_path: Path) -> None:
+    session = SessionPaths.at(shutil.copytree(BY_HAND.directory, tmp_path / "mine"))
+    key = session.directory / "scratch" / "certificates" / "engine-key.pem"
+    key.parent.mkdir(parents=True)
+    key.write_text("secret")
+    (session.directory / "outbox").mkdir(exist_ok=True)
+    (session.directory / "outbox" / "gone.md").symlink_to(tmp_path / "gone")
+    copy = pack_session(session, tmp_path / "copy")
+    assert {one.name for one in copy.directory.iterdir()} == {"config.toml", "session.db.xz"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('["/home/me/a.py", "/mnt/home/me/b.py"]', '["a.py", "/mnt/home/me/b.py"]'),
+        ("cannot read /home/me/a.py (/home/me/b)", "cannot read a.py (b)"),
+    ],
+)
+def test_only_the_start_of_a_path_becomes_relative(text: str, expected: str) -> None:
+    assert without_prefix(text, "/home/me/") == expected
 
 
 def test_the_configuration_with_relative_paths_has_its_digest(tmp_path: Path) -> None:

@@ -307,7 +307,8 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     out.print(table)
     if lacking:
         print_prose(out, "written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)")
-        print_prose(out, add_a_table())
+        for line in add_a_table().splitlines():  # Its TOML is to be pasted.
+            out.print(Text(line), soft_wrap=True)
 
 
 def _weights(row: ProblemRow) -> tuple[str, ...]:

@@ -76,12 +76,16 @@ class SpareProcess:
     def __init__(self, kind: str, isolate: bool) -> None:
         self._kind, self._isolate = kind, isolate
         self._waiting: RunnerProcess | None = None
+        self._owner = os.getpid()
         atexit.register(self.stop)
 
     def prepare(self) -> None:
-        """Start a process unless one is waiting. Return at once."""
+        """Start a process unless one is waiting. Return at once. If the system refuses a process, :meth:`take` tries
+        again.
+        """
         if self._waiting is None:
-            self._waiting = self._start()
+            with contextlib.suppress(OSError):
+                self._waiting = self._start()
 
     def take(self) -> RunnerProcess:
         """Return the waiting process, or a new process."""
@@ -93,9 +97,9 @@ class SpareProcess:
         return self._start()
 
     def stop(self) -> None:
-        """End the waiting process. Idempotent."""
+        """End the waiting process. Idempotent. In a forked process, which a problem's code may be, do nothing."""
         waiting, self._waiting = self._waiting, None
-        if waiting is not None:
+        if waiting is not None and self._owner == os.getpid():
             waiting.close()
 
     def _start(self) -> RunnerProcess:

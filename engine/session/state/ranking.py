@@ -33,7 +33,12 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     if found is None:
         return []
     most = count + len(found.relative) if count is not None else None  # a runoff may have lowered that many speedups
-    order = sorted(state.leaders(problem, most), key=lambda one: -comparable_speedup(state, one))
+    shown = {one.id: one for one in state.leaders(problem, most)}
+    for name in (*found.relative, found.best):  # Their own speedups may be far down.
+        variant = state.variants.get(name or "")
+        if variant is not None and variant.speedup is not None and not state.is_pruned(variant.id):
+            shown.setdefault(variant.id, variant)
+    order = sorted(shown.values(), key=lambda one: -comparable_speedup(state, one))
     timed = {one.variant for one in found.standings}
     best = next((place for place, one in enumerate(order) if one.id == found.best), None)
     if best is not None:  # Only kernels that its runoff timed may stand ahead of the best kernel.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -17,10 +18,10 @@ from engine.session.store.reader import SessionReader
 from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
-_NOT_COPIED = shutil.ignore_patterns(
-    "*.lock", "*.log", "session.db*", ".*", "best", "report", "partial", "tracking.json"
-)
-"""Locks and logs of the recording machine, the database itself, and files whose content is in the database."""
+_COPIED = ("config.toml", "profiles")
+"""Files and directories that a copy contains besides the database. Others belong to the recording machine, such as
+logs and a cluster's private keys, or repeat the database.
+"""
 
 
 def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] = ()) -> SessionPaths:
@@ -40,12 +41,17 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     target = target.absolute()
     if target.exists():
         raise StorageError(f"{target}: this path already exists. Name another directory.", target)
-    prefixes = sorted((f"{directory.absolute()}/" for directory in relative_to), key=len, reverse=True)
+    directories = [directory.absolute() for directory in relative_to]
+    if Path("/") in directories:
+        raise StorageError("/: paths cannot be relative to the root directory. Name a directory below it.", target)
+    prefixes = sorted((f"{directory}/" for directory in directories), key=len, reverse=True)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as name:
             draft = SessionPaths(Path(name) / target.name)
-            shutil.copytree(paths.directory, draft.directory, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
+            draft.directory.mkdir()
+            for one in _COPIED:
+                _copy(paths.directory / one, draft.directory / one)
             database = Path(name) / "plain.db"  # With another name than session.db, nothing lists it.
             with SessionReader(paths) as reader:
                 reader.copy_to(database)
@@ -65,24 +71,38 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     return SessionPaths(target)
 
 
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or directory if it exists."""
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=shutil.copyfile)
+    elif source.exists():
+        shutil.copyfile(source, target)
+
+
 def _shorten(database: Path, draft: SessionPaths, prefixes: Iterable[str]) -> None:
     """Remove ``prefixes`` from the paths in the database and in the copy's configuration file."""
     connection = sqlite3.connect(database, isolation_level=None)
+    connection.create_function("without", 2, without_prefix, deterministic=True)
     try:
         connection.execute("BEGIN")
         for prefix in prefixes:
             escaped = json.dumps(prefix, ensure_ascii=False)[1:-1]
             for table in ("event", "command"):
-                connection.execute(f"UPDATE {table} SET json = replace(json, ?, '')", (escaped,))
-            connection.execute("UPDATE about SET value = replace(value, ?, '')", (prefix,))
+                connection.execute(f"UPDATE {table} SET json = without(json, ?)", (escaped,))
+            connection.execute("UPDATE about SET value = without(value, ?)", (prefix,))
             _shorten_config(connection, prefix)
         connection.execute("COMMIT")
     finally:
         connection.close()
     text = draft.config.read_text(encoding="utf-8")
     for prefix in prefixes:
-        text = text.replace(prefix, "")
+        text = without_prefix(text, prefix)
     replace_file(draft.config, text.encode())
+
+
+def without_prefix(text: str, prefix: str) -> str:
+    """Remove ``prefix`` where a path begins with it."""
+    return re.sub(rf"(?<![\w./-]){re.escape(prefix)}", "", text) if isinstance(text, str) else text
 
 
 def _shorten_config(connection: sqlite3.Connection, prefix: str) -> None:
@@ -94,7 +114,7 @@ def _shorten_config(connection: sqlite3.Connection, prefix: str) -> None:
     if found is None:
         return
     before, compressed = found
-    text = zlib.decompress(compressed).replace(prefix.encode(), b"")
+    text = without_prefix(zlib.decompress(compressed).decode(), prefix).encode()
     after = hashlib.sha256(text).hexdigest()
     new = (after, zlib.compress(text), before)
     connection.execute("UPDATE blob SET digest = ?, compressed = ? WHERE digest = ?", new)
