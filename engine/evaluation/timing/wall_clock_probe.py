@@ -71,6 +71,8 @@ class WallClockProbe:
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
+        for index, slot in enumerate(self._problem.arena.slots):  # No earlier call may have used some of the slots.
+            self._problem.load_mixed(index, slot, self._problem.fresh_seed())
         between_ms = float("inf")
         for _ in range(self._tries):
             reported_ms, wall_ms = self._runner.call([index % self._slots for index in range(count)])
