@@ -11,6 +11,8 @@ from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from engine.system.guard import VARIABLE
+
 REAP_S = 5.0
 _LOOK_S = 0.25
 
@@ -51,6 +53,8 @@ async def run_bounded(
 ) -> tuple[int, str]:
     """Run ``command`` within limits, then kill the rest of its process group.
 
+    The command also receives the engine's marker, so that the guard can find it after ``kill -9`` of the engine.
+
     Args:
         limit_s: Time limit in seconds.
         most_bytes: Maximum size of the output.
@@ -62,10 +66,11 @@ async def run_bounded(
     Raises:
         Overrun: The command exceeded ``limit_s`` or ``most_bytes``.
     """
+    marker = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
-        env=environment,
+        env={**environment, **marker},
         start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -27,11 +27,13 @@ CHILDREN = {
     "double fork": "fork(lambda: (os.setsid(), fork(lambda: spawn(start_new_session=True), wait=False)), wait=False)",
     "forked, not executed, holding every inherited descriptor": "fork(lambda: time.sleep(300))",
     "stopped": "os.kill(spawn().pid, signal.SIGSTOP)",
+    "compiler with an environment of its own": "threading.Thread(target=compiler, daemon=True).start()",
     "deaf to signals": "fork(lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(300)))",
 }
 
 ENGINE = """
-import os, signal, subprocess, sys, time
+import asyncio, os, pathlib, signal, subprocess, sys, threading, time
+from engine.system.child import run_bounded
 from engine.system.guard import Guard
 def spawn(**how):
     return subprocess.Popen([sys.executable, "-c", %r], **how)
@@ -41,6 +43,9 @@ def fork(job, wait=True):
         if wait:
             time.sleep(300)
         os._exit(0)
+def compiler():
+    command = [sys.executable, "-c", %r]
+    asyncio.run(run_bounded(command, pathlib.Path("/"), {}, limit_s=300, most_bytes=1))
 guard = Guard(os.getsid(0), %r)
 %s
 time.sleep(1)
@@ -54,7 +59,7 @@ def engine(children: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """Yield a process that stands in for an engine. Its marker, guard and children are real."""
     marker = uuid.uuid4().hex
     process = subprocess.Popen(
-        [sys.executable, "-c", ENGINE % (SLEEP, marker, children)],
+        [sys.executable, "-c", ENGINE % (SLEEP, SLEEP, marker, children)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
