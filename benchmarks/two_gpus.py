@@ -21,8 +21,8 @@ Before the clock starts, each judge opens both problems. A part then judges with
 and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the kernels that the part for one GPU judged.
 The rate counts all verdicts and the time from the first request to the last verdict, so it includes the end, when one
 GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. Kernel times and statuses are
-compared kernel by kernel with those of ``local1``. The rows for each GPU separate a difference between two GPUs from a
-difference between two transports.
+compared kernel by kernel with those of ``local1``, or with those of ``workers1`` if ``local1`` did not run. The rows for
+each GPU separate a difference between two GPUs from a difference between two transports.
 
 Each part is a process with its own time limit (LIMITS_S), and stores its result at once. A part that hangs or fails
 costs only itself; the table shows what happened to it. A second call skips stored parts, so the same command continues
@@ -577,11 +577,11 @@ def print_table(state: Path) -> None:
         met = "met" if measured["extra_ms"] <= NEEDED_EXTRA_MS else "not met"
         print(f"| a worker's extra ms per evaluation, median | {measured['extra_ms']:.1f} | | | "
               f"{NEEDED_EXTRA_MS:g} ({met}) |")  # fmt: skip
-    base = runs["local1"] or runs["workers1"]
-    if base is not None:
+    base = "local1" if runs["local1"] is not None else "workers1"
+    if (before := runs[base]) is not None:
         for part, run in runs.items():
-            if run is not None and run is not base:
-                print("\n".join(comparison(part, base, run)))
+            if run is not None and part != base:
+                print("\n".join(comparison(part, run, base, before)))
     for part in PARTS:
         if (path := state / f"{part}.failed").exists() and not (state / f"{part}.json").exists():
             print(f"\n{part} {path.read_text()}; see {part}.log")
@@ -630,18 +630,20 @@ def goal(ratio: float | None, needed: float) -> str:
     return f"{needed:g}" + ("" if ratio is None else " (met)" if ratio >= needed else " (not met)")
 
 
-def comparison(part: str, base: Run, run: Run) -> Iterator[str]:
-    """Yield rows that compare statuses and kernel times with those of ``base``, over all GPUs and for each GPU."""
-    both = [(name, base.results[name], one) for name, one in run.results.items() if name in base.results]
+def comparison(part: str, run: Run, base: str, base_run: Run) -> Iterator[str]:
+    """Yield rows that compare a part's statuses and kernel times with those of part ``base``, over all GPUs and for
+    each GPU.
+    """
+    both = [(name, base_run.results[name], one) for name, one in run.results.items() if name in base_run.results]
     same = sum(before.status == one.status for _, before, one in both)
     correct = sum(before.status == "correct" for _, before, _ in both)
     words = "" if same == len(both) else "not "
-    yield f"| {part}: statuses as in local1 ({correct} correct) | | {same} of {len(both)} | | all ({words}met) |"
+    yield f"| {part}: statuses as in {base} ({correct} correct) | | {same} of {len(both)} | | all ({words}met) |"
     ratios = [(one.device, one.ms / before.ms) for _, before, one in both if one.ms and before.ms]
     if ratios:
         every = [ratio for _, ratio in ratios]
         met = "met" if abs(statistics.median(every) - 1) <= NEEDED_RATIO else "not met"
-        yield f"| {part}: kernel time / time in local1 | | {spread(every)} | | 1 +- {NEEDED_RATIO:g} ({met}) |"
+        yield f"| {part}: kernel time / time in {base} | | {spread(every)} | | 1 +- {NEEDED_RATIO:g} ({met}) |"
     devices = sorted({device for device, _ in ratios if device})
     for device in devices if len(devices) > 1 else ():
         own = [ratio for where, ratio in ratios if where == device]

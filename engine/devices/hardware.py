@@ -71,6 +71,13 @@ class DeviceReader:
         samples.append(cpu_sample())
         return samples
 
+    def read_device(self, device: str) -> DeviceSample | None:
+        """Return a sample of the device with this id, without querying the other devices; None if it is missing."""
+        if device == "cpu":
+            return cpu_sample()
+        handle = self._handles.get(device)
+        return self._cuda_sample(device, handle) if handle is not None else None
+
     def _cuda_fact(self, uuid: str, handle: Any) -> DeviceFact:
         nvml, ask = self._nvml.library, self._nvml.ask
         major, minor = ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (0, 0)

@@ -24,6 +24,14 @@ def test_every_device_has_a_sample_and_it_survives_json() -> None:
     assert decode_samples(encode_samples(samples)) == samples
 
 
+def test_one_device_is_read_alone() -> None:
+    reader = DeviceReader()
+    for fact in discover():
+        sample = reader.read_device(fact.id)
+        assert sample is not None and (sample.device, sample.kind) == (fact.id, fact.kind)
+    assert reader.read_device("GPU-missing") is None
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [

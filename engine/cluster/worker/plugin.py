@@ -265,7 +265,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
 
     def _now(self) -> m.Beat:
         now, local_id = time.monotonic(), self._device.id.partition("/")[2]
-        sample = next((one for one in self._reader.read() if one.device == local_id), None)
+        sample = self._reader.read_device(local_id)
         stuck = (attempt for attempt, child in self._of.items() if now - child.heard_at > STUCK_S)
         return m.Beat(
             address=self._worker.address,
