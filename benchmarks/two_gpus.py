@@ -21,8 +21,8 @@ Before the clock starts, each judge opens both problems. A part then judges with
 and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the kernels that the part for one GPU judged.
 The rate counts all verdicts and the time from the first request to the last verdict, so it includes the end, when one
 GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. Kernel times and statuses are
-compared kernel by kernel with those of ``local1``, or with those of ``workers1`` if ``local1`` did not run. The rows for
-each GPU separate a difference between two GPUs from a difference between two transports.
+compared kernel by kernel with those of ``local1``, or of ``workers1`` if ``local1`` did not run. The rows for each GPU
+separate a difference between two GPUs from a difference between two transports.
 
 Each part is a process with its own time limit (LIMITS_S), and stores its result at once. A part that hangs or fails
 costs only itself; the table shows what happened to it. A second call skips stored parts, so the same command continues
