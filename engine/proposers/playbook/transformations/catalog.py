@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from engine.devices.fact import DeviceFact
 from engine.proposers.playbook.base import Program, Recipe, Template, Transformation
@@ -17,6 +17,8 @@ _COMPUTE_BOUND = 0.2
 """A kernel with a lower SOL share than this counts as compute-bound."""
 _TRUST = 2.0
 """The weight of each measured gain in the ranking. The expected gain has weight 1."""
+_PROMISING = 1.1
+"""The smallest expected gain with which a first kernel already applies a transformation."""
 _JITTER = 0.02
 """The relative random spread in the ranking. With this spread, different seeds rank equally good transformations
 differently.
@@ -54,6 +56,27 @@ def reachable(
                 found[one.name] = one
                 waiting.append(apply(recipe, one))
     return list(found.values())
+
+
+def tuned(
+    template: Template, program: Program, recipe: Recipe, device: DeviceFact, permits: Callable[[Transformation], bool]
+) -> tuple[Recipe, list[Transformation]]:
+    """Apply the permitted transformations with a large expected gain, the largest first and each once.
+
+    Returns the new recipe and the applied transformations.
+    """
+    made: list[Transformation] = []
+    while True:
+        applied = {one.name for one in made}
+        promising = [
+            one
+            for one in template.transformations(program, recipe, device)
+            if one.gain >= _PROMISING and one.name not in applied and permits(one)
+        ]
+        if not promising:
+            return recipe, made
+        made.append(max(promising, key=lambda one: one.gain))
+        recipe = apply(recipe, made[-1])
 
 
 def proposals(

@@ -71,10 +71,20 @@ def written(
     return asyncio.run(collect())
 
 
-def first_kernels(playbook: Playbook, task: Task) -> list[Kernel]:
-    ideas = asyncio.run(playbook.ideas(task, None, Board(), 9, 0))
+def first_ideas(playbook: Playbook, task: Task, tried: list[IdeaDraft]) -> list[IdeaDraft]:
+    failed = tuple(TriedIdea(f"i{k}", None, one.category, one.text, None, one.data) for k, one in enumerate(tried))
+    return asyncio.run(playbook.ideas(task, None, Board(tried=failed), 9, 0))
+
+
+def first_kernels(playbook: Playbook, task: Task, tried: list[IdeaDraft]) -> list[Kernel]:
+    ideas = first_ideas(playbook, task, tried)
     drafts = [draft for idea in ideas for draft in written(playbook, task, idea, None, (), 3, 0)]
     return [judged(f"v{place}", draft, 50.0 + place) for place, draft in enumerate(drafts)]
+
+
+def plain_kernels(playbook: Playbook, task: Task) -> list[Kernel]:
+    """Return the first kernels in plain loops, which follow if no tuned kernel is correct."""
+    return first_kernels(playbook, task, first_ideas(playbook, task, []))
 
 
 def ideas_for(
@@ -85,15 +95,29 @@ def ideas_for(
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("forward", [SOFTMAX, GELU])
-def test_round_zero_is_plain_and_has_ideas_after_it(tmp_path: Path, forward: str, kind: DeviceKind) -> None:
+def test_round_zero_has_ideas_after_it(tmp_path: Path, forward: str, kind: DeviceKind) -> None:
     playbook, task = Playbook(), task_for(tmp_path, forward, kind)
     assert playbook.refusal(task) is None
-    kernels = first_kernels(playbook, task)
+    kernels = first_kernels(playbook, task, [])
     assert kernels
     assert all("launch(" in kernel.source for kernel in kernels)
     for idea in ideas_for(playbook, task, kernels[0]):
         assert idea.category in CATEGORY_NAMES
         assert len(idea.text) > 60
+
+
+@pytest.mark.parametrize("forward", [SOFTMAX, GELU])
+def test_a_search_in_cpp_begins_with_the_most_profitable_transformations(tmp_path: Path, forward: str) -> None:
+    playbook, task = Playbook(), task_for(tmp_path, forward)
+    best = first_ideas(playbook, task, [])
+    assert all(idea.data["move"].endswith("_tuned") for idea in best)
+    for idea in best:
+        (draft,) = written(playbook, task, idea, None, (), 1, 0)
+        assert "#pragma omp parallel" in draft.source and "vector_size" in draft.source
+    plain = first_ideas(playbook, task, best)
+    assert plain and not any(idea.data["move"].endswith("_tuned") for idea in plain)
+    everything = [*best, *plain]
+    assert first_ideas(playbook, task, everything) == everything
 
 
 def test_what_it_does_not_know_it_says_in_one_sentence(tmp_path: Path) -> None:
@@ -105,7 +129,7 @@ def test_what_it_does_not_know_it_says_in_one_sentence(tmp_path: Path) -> None:
 
 def test_transformations_on_a_kernel_never_repeat_and_run_dry(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    parent = first_kernels(playbook, task)[-1]
+    parent = plain_kernels(playbook, task)[-1]
     tried: tuple[TriedIdea, ...] = ()
     names: list[str] = []
     while drafts := ideas_for(playbook, task, parent, tried, count=5):
@@ -122,7 +146,7 @@ def test_transformations_on_a_kernel_never_repeat_and_run_dry(tmp_path: Path) ->
 
 def test_a_lineage_of_transformations_changes_the_kernel_each_time(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    kernel = first_kernels(playbook, task)[0]
+    kernel = plain_kernels(playbook, task)[0]
     siblings = [kernel]
     for generation in range(5):
         idea = ideas_for(playbook, task, kernel, count=1)[0]
@@ -136,7 +160,7 @@ def test_a_lineage_of_transformations_changes_the_kernel_each_time(tmp_path: Pat
 
 def test_the_same_request_gets_the_same_answer(tmp_path: Path) -> None:
     task = task_for(tmp_path, SOFTMAX)
-    parent = first_kernels(Playbook(), task)[1]
+    parent = plain_kernels(Playbook(), task)[1]
 
     def answer(seed: int) -> tuple[list[IdeaDraft], list[VariantDraft]]:
         playbook = Playbook()
@@ -148,7 +172,7 @@ def test_the_same_request_gets_the_same_answer(tmp_path: Path) -> None:
 
 def test_memory_transformations_lead_on_a_kernel_near_the_sol(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, GELU)
-    parent = first_kernels(playbook, task)[0]
+    parent = plain_kernels(playbook, task)[0]
     vector = next(idea for idea in ideas_for(playbook, task, parent) if idea.data["move"] == "vectorise")
     draft = written(playbook, task, vector, parent, (parent,), 1, 0)[0]
     near = [idea.category for idea in ideas_for(playbook, task, judged("near", draft, 1.6))]
@@ -157,7 +181,7 @@ def test_memory_transformations_lead_on_a_kernel_near_the_sol(tmp_path: Path) ->
 
 def test_a_transformation_that_failed_elsewhere_comes_later(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    first, second = first_kernels(playbook, task)
+    first, second = plain_kernels(playbook, task)
     best = ideas_for(playbook, task, second)[0]
     failed = tuple(TriedIdea(f"i{k}", first.variant, best.category, best.text, 0.01, best.data) for k in range(3))
     after = [idea.data["move"] for idea in ideas_for(playbook, task, second, failed)]
@@ -166,7 +190,7 @@ def test_a_transformation_that_failed_elsewhere_comes_later(tmp_path: Path) -> N
 
 def test_a_person_seeds_a_transformation_of_the_catalogue_by_name(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    parent = first_kernels(playbook, task)[0]
+    parent = plain_kernels(playbook, task)[0]
     names = [entry.name for entry in playbook.catalogue(task)]
     assert {"vectorise", "online_softmax", "share_rows", "streaming_stores"} <= set(names)
     seeded = IdeaDraft("compute", "", {"move": "vectorise"})
@@ -185,7 +209,7 @@ def test_nothing_is_derived_from_a_kernel_of_unknown_origin(tmp_path: Path) -> N
 
 def test_the_note_of_a_variant_says_what_differs_from_its_parent(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    start = first_kernels(playbook, task)[-1]
+    start = plain_kernels(playbook, task)[-1]
     wide = judged("wide", written(playbook, task, IdeaDraft("", "", {"move": "vectorise"}), start, (), 1, 0)[0], 20.0)
     drafts = written(playbook, task, IdeaDraft("", "", {"move": "independent_sums"}), wide, (wide,), 3, 0)
     notes = [draft.note for draft in drafts]
@@ -203,7 +227,7 @@ def test_a_difference_names_sizes_and_switches() -> None:
 
 def test_a_wrong_kernel_is_tried_again_in_exact_arithmetic_and_once_only(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
-    parent = first_kernels(playbook, task)[1]
+    parent = plain_kernels(playbook, task)[1]
     idea = next(one for one in ideas_for(playbook, task, parent) if one.data["move"] == "vectorise")
     draft = written(playbook, task, idea, parent, (), 1, 0)[0]
     failed = Kernel("v7", draft.source, "cpp", Verdict(status="wrong"), "playbook", draft.data)

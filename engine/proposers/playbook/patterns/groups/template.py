@@ -19,11 +19,10 @@ from engine.proposers.playbook.base import (
 )
 from engine.proposers.playbook.patterns.groups.file import program_file
 from engine.proposers.playbook.patterns.groups.plan import Kind, Plan
+from engine.proposers.playbook.transformations import catalog
 
 MAX_TUNED = 8
 """How many kernels of a file transformations may change. The kernels with the largest shares of the cost come first."""
-_PROMISING = 1.1
-"""The smallest expected gain with which a first kernel already applies a transformation."""
 _MARK = "@"
 """Separate the name of a transformation from the number of the kernel that it changes."""
 
@@ -142,24 +141,13 @@ def _own(recipe: Recipe, place: int, kind: Kind) -> Recipe:
 
 
 def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
-    """Apply the most promising transformations, one after the other, without a loss of precision.
+    """Apply the most promising transformations without a loss of precision.
 
     A first kernel with opened knobs already has its pattern's fastest known structure.
     """
     if recipe.opened:
         return recipe
-    applied: set[str] = set()
-    while True:
-        known = [
-            one
-            for one in kind.template.transformations(kind.program, recipe, device)
-            if one.gain >= _PROMISING and one.category != "precision" and one.name not in applied
-        ]
-        if not known:
-            return recipe
-        best = max(known, key=lambda one: one.gain)
-        applied.add(best.name)
-        recipe = recipe.with_(best.changes, best.opens)
+    return catalog.tuned(kind.template, kind.program, recipe, device, lambda one: one.category != "precision")[0]
 
 
 def _everywhere(name: str, each: list[Transformation]) -> Transformation:
