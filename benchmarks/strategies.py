@@ -16,7 +16,8 @@ The minimum excludes other programs' load. No compiler runs while the script tim
 
 ``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel
 that is not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs,
-because the recorded times have no noise. The result is a Markdown table:
+because the recorded times have no noise. On a CPU, they begin with plain loops, so that the strategies have more to
+find. The result is a Markdown table:
 
 - the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles
 - the ratio to ``beam`` at the same seed: the median, its 95% bootstrap interval, and how many seeds were better, equal
@@ -58,6 +59,7 @@ from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.inspection import inspect_file  # noqa: E402
 from engine.problem.spec import LANGUAGE_OF_DEVICE, ProblemSpec  # noqa: E402
 from engine.proposers.playbook import Playbook  # noqa: E402
+from engine.proposers.playbook.playbook import TUNED  # noqa: E402
 from engine.proposers.protocol import Board, Demands, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft  # noqa: E402
 from engine.search.ids import seed_for  # noqa: E402
 from engine.search.proposing.proposer_context import share_out  # noqa: E402
@@ -135,7 +137,11 @@ class Table(Struct):
 
 
 class Search:
-    """One problem's rounds with one strategy, as the engine runs them, but without runoffs and repairs."""
+    """One problem's rounds with one strategy, as the engine runs them, but without runoffs and repairs.
+
+    On a CPU, the search begins with plain loops. The playbook's tuned first kernels would leave few rounds in which
+    strategies differ.
+    """
 
     def __init__(
         self, name: str, spec: ProblemSpec, device: DeviceFact, strategy: str, seed: int, measure: Measure
@@ -148,6 +154,8 @@ class Search:
         self.kernels: dict[str, Kernel] = {}
         self.candidates: dict[str, Candidate] = {}
         self.tried: list[TriedIdea] = []
+        self._skipped: tuple[TriedIdea, ...] = ()
+        """The tuned first kernels."""
         self.best: list[float] = []
         """The best time in ms after each verdict, infinite before the first correct kernel."""
         self.missing = 0
@@ -156,6 +164,12 @@ class Search:
         """Search until ``verdicts`` kernels are judged, or until the playbook has no new idea."""
         parents: list[str | None] = [None]
         number = empty = 0
+        firsts = await self._ideas(0, None, IDEAS)
+        self._skipped = tuple(
+            TriedIdea("", None, one.category, one.text, None, one.data)
+            for one in firsts
+            if one.data["move"].endswith(TUNED)
+        )
         while len(self.best) < verdicts and parents and empty < EMPTY_ROUNDS:
             before = len(self.best)
             await self._round(number, parents, verdicts)
@@ -166,7 +180,7 @@ class Search:
 
     def _board(self, number: int, parent: str | None) -> Board:
         lineage: tuple[str, ...] = (parent,) if parent is not None else ()
-        return Board(number, tuple(self.tried), tuple(self.kernels.values()), (), lineage)
+        return Board(number, (*self._skipped, *self.tried), tuple(self.kernels.values()), (), lineage)
 
     async def _ideas(self, number: int, parent: str | None, count: int) -> list[IdeaDraft]:
         kernel = self.kernels[parent] if parent is not None else None
