@@ -13,6 +13,7 @@ from engine.problem.c_header import derive_header
 from engine.proposers.playbook import Playbook
 from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.patterns.gemm.program import batch_text, recognize_matmul
+from engine.proposers.playbook.transformations.catalog import tuned as tuned_recipe
 from engine.proposers.protocol import Task
 from tests.engine.proposers.playbook.cpp_harness import Problem, check, check_all, make_problem
 from tests.engine.proposers.playbook.wandering import CPU, known, ladder, wander
@@ -73,6 +74,18 @@ def test_every_transformation_changes_the_kernel_and_the_last_is_right(tmp_path:
     assert len({template.emit(program, recipe, problem.spec) for recipe in steps}) > 40
     final = steps[-1].with_({"rows": 12, "depth": 256, "pack_a": True, "pack_b": True, "math": "polynomial"})
     check(problem, tmp_path, template.emit(program, final, problem.spec))
+
+
+def test_an_operand_whose_columns_are_contiguous_is_transposed_in_squares(tmp_path: Path) -> None:
+    problem = make_problem(tmp_path, "return F.silu(self.l(x))", {"x": (21, 601)}, LINEAR.format(k=601, n=77))
+    template, program = known(problem.spec)
+    start = template.starts(program, problem.spec, CPU)[0].recipe
+    tuned, made = tuned_recipe(template, program, start, CPU, lambda one: True)
+    assert {"register_tiles", "block_depth"} <= {one.name for one in made}
+    for changes in ({}, {"lanes": 8, "vecs": 3}, {"depth": 0, "pack_a": True}):
+        source = template.emit(program, tuned.with_(changes), problem.spec)
+        assert "transpose(square)" in source
+        check(problem, tmp_path, source)
 
 
 def test_an_operand_is_read_where_it_lies(tmp_path: Path) -> None:

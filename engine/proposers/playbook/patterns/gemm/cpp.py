@@ -13,6 +13,10 @@ from engine.proposers.playbook.patterns.gemm.tiles import cpp_transformations as
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import ops_of
 from engine.proposers.playbook.transformations import cpp as shared
 
+_BLOCKS_PER_CORE = 2
+_ROWS, _COL_TILES = 12, 4
+"""The usual rows of a tile, and tiles per row of a block."""
+
 
 class CppMatmul(Template):
     """Matmuls in C++ with OpenMP and GCC's vector extensions."""
@@ -65,7 +69,9 @@ class CppMatmul(Template):
             )
         if now.structure != "tiles":
             found.append(
-                tile_transformations.register_tiles(_tiles_for(product), 12.0 if now.structure == "dots" else 4.0)
+                tile_transformations.register_tiles(
+                    _tiles_for(product, device), 12.0 if now.structure == "dots" else 4.0
+                )
             )
         else:
             tiles = tiles_of(product, now)
@@ -95,10 +101,26 @@ class CppMatmul(Template):
         return exact if exact.choices != recipe.choices else None
 
 
-def _tiles_for(product: MatmulProgram) -> Choices:
-    """Return register tiles that are no wider than the output."""
+def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
+    """Return register tiles that are no wider than the output.
+
+    If each block has to transpose its part of the right operand, blocks have many rows.
+    """
     lanes = 16 if product.n > 8 else 8
-    return {"structure": "tiles", "lanes": lanes, "vecs": 2 if product.n > lanes else 1, "rows": min(6, product.m)}
+    vecs = 2 if product.n > lanes else 1
+    changes: Choices = {"structure": "tiles", "lanes": lanes, "vecs": vecs, "rows": min(6, product.m)}
+    if product.b.col_stride != 1:
+        changes["row_tiles"] = _row_tiles(product, _COL_TILES * vecs * lanes, device.cores)
+    return changes
+
+
+def _row_tiles(product: MatmulProgram, block_cols: int, cores: int) -> int:
+    """Return the largest number of row tiles per block that leaves each core several blocks."""
+    for row_tiles in (32, 16):
+        blocks = product.batch * -(-product.m // (row_tiles * _ROWS)) * -(-product.n // block_cols)
+        if blocks >= _BLOCKS_PER_CORE * cores:
+            return row_tiles
+    return 8
 
 
 def as_matmul(program: Program) -> MatmulProgram:

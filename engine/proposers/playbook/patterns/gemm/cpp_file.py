@@ -8,7 +8,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.codegen.text import banner, indent, omp_for
 from engine.proposers.playbook.ir.sizes import factor, text
-from engine.proposers.playbook.patterns.gemm.program import MatmulProgram
+from engine.proposers.playbook.patterns.gemm.program import MatmulProgram, Operand
 from engine.proposers.playbook.patterns.gemm.tiles import cpp_tiles
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import (
     finish,
@@ -56,7 +56,11 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
         *program.size_assertions,
         "",
     ]
-    lines += [*preamble(chains, lanes, options.math), *tensors_struct(names, outputs), ""]
+    lines += [
+        *preamble(chains, lanes, options.math, transposes=tiled and _along_columns(program.b)),
+        *tensors_struct(names, outputs),
+        "",
+    ]
     lines += [*finish(program.chain, program.n, lanes), ""]
     lines += _tiles(program, options) if tiled else _loops(program, options)
     lines += ["", "}  // namespace", "", f"{launch_signature(spec, 'cpp', set(names))} {{"]
@@ -107,7 +111,7 @@ def _tiles(program: MatmulProgram, options: MatmulOptions) -> list[str]:
     b = program.b
     left = Left(program.a.pointer, program.a.row_stride, program.a.col_stride)
     pack = [f"const float* from = {b.pointer} + {b.at('k0', 'n')};"]
-    if b.col_stride == 1 or b.row_stride != 1:
+    if not _along_columns(b):
         pack += [
             "const int count = n1 - n < kCols ? int(n1 - n) : kCols;",
             "for (long long k = 0; k < depth; ++k) {",
@@ -117,8 +121,18 @@ def _tiles(program: MatmulProgram, options: MatmulOptions) -> list[str]:
         ]
     else:
         pack += [
-            "for (int j = 0; j < kCols; ++j)  // along memory",
-            f"  for (long long k = 0; k < depth; ++k) panel[k * kCols + j] = n + j < n1 ? "
+            "const long long whole = n + kCols <= n1 ? depth / kLanes * kLanes : 0;",
+            "for (long long k = 0; k < whole; k += kLanes)",
+            "  for (int j = 0; j < kCols; j += kLanes) {",
+            "    vec square[kLanes];",
+            "#pragma GCC unroll 16",
+            f"    for (int i = 0; i < kLanes; ++i) square[i] = load(Wide{{}}, from + {b.at('k', '(j + i)')});",
+            "    transpose(square);",
+            "#pragma GCC unroll 16",
+            "    for (int i = 0; i < kLanes; ++i) store(panel + (k + i) * kCols + j, square[i]);",
+            "  }",
+            "for (int j = 0; j < kCols; ++j)",
+            f"  for (long long k = whole; k < depth; ++k) panel[k * kCols + j] = n + j < n1 ? "
             f"from[{b.at('k', 'j')}] : 0.0f;",
         ]
     right = Right(b.pointer if b.col_stride == 1 else "", b.row_stride, tuple(pack))
@@ -131,6 +145,11 @@ def _tiles(program: MatmulProgram, options: MatmulOptions) -> list[str]:
         *cpp_tiles.pack_functions(tiles, left, right),
         *cpp_tiles.block_function(tiles, left, right, program.k, results),
     ]
+
+
+def _along_columns(operand: Operand) -> bool:
+    """Whether a column of the operand is contiguous in memory, but a row is not."""
+    return operand.row_stride == 1 and operand.col_stride != 1
 
 
 def _launch(program: MatmulProgram, options: MatmulOptions) -> list[str]:

@@ -45,22 +45,30 @@ def ops_of(*chains: PointwiseProgram) -> set[str]:
     return {chain.values[k].op for chain in chains for k in chain.order}
 
 
-def preamble(chains: Sequence[PointwiseProgram], lanes: int, math: Arithmetic) -> list[str]:
-    """Return the types and helpers that ``finish`` and vector code need. If ``lanes`` is 1, the code is scalar."""
+def preamble(
+    chains: Sequence[PointwiseProgram], lanes: int, math: Arithmetic, *, transposes: bool = False
+) -> list[str]:
+    """Return the types and helpers that ``finish`` and vector code need. If ``lanes`` is 1, the code is scalar.
+
+    ``transposes``: whether the code transposes squares of numbers.
+    """
     ops = ops_of(*chains)
     if lanes == 1:
         return [math_functions(ops, wide=False)]
     body = "\n".join(line for chain in chains for line in finish(chain, 1, lanes))
-    pieces = [f"constexpr int kLanes = {lanes};", _vectors("spread(" in body, lanes)]
+    pieces = [f"constexpr int kLanes = {lanes};", _vectors("spread(" in body, transposes, lanes)]
     pieces += [GATHER] if "gather(" in body else []
     pieces += [PLACES] if "place(" in body else []
     return [*pieces, math_functions(ops, wide=True, polynomials=math == "polynomial", degree=6)]
 
 
 @cache
-def _vectors(spread: bool, lanes: int) -> str:
-    """Return types, loads and stores of vectors, and ``spread`` if a kernel stores one number to all lanes."""
-    return render("_vectors.cpp.j2", code="store( spread(" if spread else "store(", lanes=lanes)
+def _vectors(spread: bool, transposes: bool, lanes: int) -> str:
+    """Return types, loads and stores of vectors, ``spread`` if a kernel stores one number to all lanes, and
+    ``transpose``.
+    """
+    code = f"store({' spread(' if spread else ''}{' transpose(' if transposes else ''}"
+    return render("_vectors.cpp.j2", code=code, lanes=lanes)
 
 
 def tensors_struct(names: Iterable[str], outputs: Iterable[str]) -> list[str]:

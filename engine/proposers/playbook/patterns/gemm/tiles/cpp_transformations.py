@@ -12,6 +12,9 @@ QUICK_FLOPS = 10**8
 ten others.
 """
 
+_LONG_SUM = 512
+"""Steps of k from which a panel of two vectors does not stay in the first-level cache."""
+
 
 def register_tiles(changes: Choices, gain: float) -> Transformation:
     return Transformation(
@@ -58,7 +61,7 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
                 "a tile's numbers for one k are adjacent.",
                 {"pack_a": True},
                 ("row_tiles",),
-                gain=1.1,
+                gain=1.03,
                 helps="memory",
             )
         )
@@ -71,7 +74,7 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
                 "that a panel fits in this cache, and keep the block's partial sums between passes.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
-                gain=1.05,
+                gain=1.2 if depth >= _LONG_SUM else 1.05,
                 helps="memory",
             )
         )
