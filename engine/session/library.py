@@ -195,7 +195,7 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
             if verdict is None or variant.kernel_ms is None or variant.speedup is None:
                 continue
             yield SavedKernel(
-                session=state.name,
+                session=reader.paths.name,
                 directory=reader.paths.directory,
                 variant=variant.id,
                 problem=problem.id,

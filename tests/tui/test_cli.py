@@ -328,6 +328,7 @@ def test_show_and_sessions_read_what_was_saved(finished: Printed) -> None:
     assert kernel_tui("show", "demo", "i1").returncode == 0
     verdict = kernel_tui.json("eval", row["file"], "--quick")
     assert verdict["status"] == "correct", "a file in best/ knows its problem"
+    (kernel_tui.directory / "sessions" / "demo" / "other.cpp").touch()
     elsewhere = kernel_tui("build", "sessions/demo/other.cpp")
     assert elsewhere.returncode == ExitCode.USAGE and "The problems of session demo:" in elsewhere.stderr
 

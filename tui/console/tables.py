@@ -343,7 +343,7 @@ def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Ta
         best = Text(", ".join(one.bests) + (f" ({short_caption(one.tolerance)})" if each and one.best else ""))
         since = age(time.time() - one.created) if one.created else "-"
         config = one_line(Path(one.config_name).name)
-        note = one_line(one.note) if one.state != "finished" else ""  # the state says it already
+        note = one_line(one.note)
         below = Text(": ".join(filter(None, [config, note])), style="dim")
         cells = (
             [best, Text(config), Text(note, style="dim")]

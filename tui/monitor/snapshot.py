@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 
 from engine.session.store import SessionError, SessionPaths
 from tui.monitor.app import MonitorApp
+from tui.monitor.panes.charts.view import LIBRARY
 from tui.monitor.settings import Settings
 from tui.view.source import SessionSource
 
@@ -24,6 +26,7 @@ def render_once(paths: SessionPaths, width: int = 120, height: int = 40) -> str:
 
 
 async def _render(paths: SessionPaths, width: int, height: int) -> str:
+    importlib.import_module(LIBRARY)  # The charts then need no second frame.
     app = MonitorApp(SessionSource(paths, read_only=True), settings=Settings(notify="off"))
     async with app.run_test(size=(width, height)) as pilot:
         for _ in range(int(OPEN_S / 0.05)):

@@ -13,6 +13,7 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.records.model_calls import failure_words
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict_text import disturbance, speedup_words
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -186,11 +187,14 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
 
 
 def _above_low_end(state: SessionState, best: VariantState, before: str | None) -> str:
-    """Say why a new best has a smaller speedup than ``before``: of an uncertain kernel, only the low end counts."""
+    """Say why a new best has a smaller speedup than ``before``: of an uncertain speedup, only the low end counts."""
     former = state.variants.get(before or "")
     if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
-    return f", above the low end of {former.id}: {speedup_words(former.verdict)} {interval_words(former.verdict)}"
+    low = former.verdict.speedup_low
+    counts = f", so it counts as {speedup(low)}" if low is not None else ""
+    uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain{counts}"
+    return f"; {former.id}'s speedup {uncertain}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:

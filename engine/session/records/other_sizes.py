@@ -71,7 +71,7 @@ def sizes_in_words(results: Sequence[AtSizes]) -> str:
         words = ["correct only at the searched sizes"]
     else:
         where = (
-            f"all {len(judged)} other sizes"
+            ("the other size" if len(judged) == 1 else f"all {len(judged)} other sizes")
             if len(right) == len(judged)
             else f"{len(right)} of {len(judged)} other sizes"
         )

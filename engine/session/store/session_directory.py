@@ -197,7 +197,9 @@ def _run_state(state: SessionState, live: Liveness) -> tuple[RunState, str]:
         return "new", ""
     if state.engine.stopped is None:
         return "died", "the engine died without a message; resume the session to continue from the recorded events"
-    return ("finished" if state.engine.stopped == "finished" else "stopped"), state.engine.message
+    if state.engine.stopped == "finished":
+        return "finished", "; ".join(f"{one.problem}: not searched: {one.reason}" for one in state.refused.values())
+    return "stopped", state.engine.message
 
 
 def _claim_directory(root: Path, name: str) -> SessionPaths:

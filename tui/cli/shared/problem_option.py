@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tui.cli.shared.common import sessions_root
+from tui.cli.shared.kernel_file import read_kernel
 
 MOST_NAMED = 8
 """Maximum number of problems or sessions that an error names."""
@@ -29,12 +30,16 @@ class ProblemName(click.ParamType[str]):
 
 
 class ProblemOption(click.Option):
-    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name."""
+    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name.
+
+    A missing kernel file raises UnreadableFile, because that is the first thing to correct.
+    """
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         for kernel in _files(ctx):
             if (session := session_of_best(kernel)) is not None:
                 return _problems_of(session / "config.toml").get(kernel.stem)
+            read_kernel(kernel)
         return super().get_default(ctx, call=call)
 
 

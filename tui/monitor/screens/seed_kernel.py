@@ -92,6 +92,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         self.query_one("#path", Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
+        self._complain("")
         if event.value != self._suggested.text:
             self.suggest(Completion(event.value))
 
@@ -101,6 +102,9 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         self.query_one("#candidates", Static).update(one_line(", ".join(found.candidates), 400))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        if not event.value.strip():
+            self._complain("Type the path of a kernel file, or paste its source below.")
+            return
         path = Path(event.value.strip()).expanduser()
         try:
             source = read_text(path)
