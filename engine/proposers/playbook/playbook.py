@@ -157,15 +157,17 @@ def _permits(task: Task, change: Start | Transformation) -> bool:
 def _starts(template: Template, program: Program, task: Task) -> list[Start]:
     """Return the template's first kernels.
 
-    The C++ templates start with plain loops. The list puts the tuned form of these loops first. A start with opened
-    knobs already has the fastest known structure.
+    Most C++ templates start with plain loops, so the list puts the tuned form of these loops first. If the first start
+    has opened knobs, it already has the fastest known structure.
     """
     plain = template.starts(program, task.problem, task.device)
+    if template.language != "cpp" or plain[0].recipe.opened:
+        return plain
     found: list[Start] = []
-    for start in plain if template.language == "cpp" else ():
+    for start in plain:
         recipe, made = catalog.tuned(template, program, start.recipe, task.device, lambda one: _permits(task, one))
         known = any(recipe.choices == one.recipe.choices for one in (*found, *plain))
-        if not known and not start.recipe.opened:
+        if not known:
             changes = difference(start.recipe.choices, start.recipe.choices, recipe.choices)
             text = (
                 "Begin with the most promising kernel, which already has every change with an expected gain of at "

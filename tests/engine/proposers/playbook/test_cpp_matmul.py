@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
@@ -86,6 +87,16 @@ def test_an_operand_whose_columns_are_contiguous_is_transposed_in_squares(tmp_pa
         source = template.emit(program, tuned.with_(changes), problem.spec)
         assert "transpose(square)" in source
         check(problem, tmp_path, source)
+
+
+def test_tiles_fit_the_registers_of_the_processor(tmp_path: Path) -> None:
+    problem = make_problem(tmp_path, "return x @ y", {"x": (96, 64), "y": (64, 96)})
+    template, program = known(problem.spec)
+    start = template.starts(program, problem.spec, CPU)[-1].recipe
+    for features, lanes, rows in ((("avx2", "fma"), 8, 6), (("avx2", "fma", "avx512f"), 16, 12)):
+        device = replace(CPU, features=features)
+        recipe, _ = tuned_recipe(template, program, start, device, lambda one: True)
+        assert (recipe.choices["lanes"], recipe.choices["rows"], recipe.choices["vecs"]) == (lanes, rows, 2)
 
 
 def test_an_operand_is_read_where_it_lies(tmp_path: Path) -> None:

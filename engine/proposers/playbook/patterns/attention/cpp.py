@@ -68,7 +68,7 @@ class CppAttention(Template):
                 )
             elif now.exp_degree == 6:
                 found.append(shared.shorter_polynomial())
-            if now.rows <= 6:
+            if now.rows <= 6 and tile_transformations.has_many_registers(device):
                 found.append(tile_transformations.larger_tiles())
             if now.unroll == 1:
                 found.append(tile_transformations.unroll_depth())

@@ -77,9 +77,9 @@ class CppConv(Template):
                 )
             )
         if now.structure == "tiles":
-            found += tile_transformations.transformations(tiles_of(conv, now), direct=False, depth=conv.k)
+            found += tile_transformations.transformations(tiles_of(conv, now), device, direct=False, depth=conv.k)
         elif conv.m >= FEW_FILTERS:
-            found.append(_implicit_product(conv, 16.0 if now.structure == "direct" else 4.0))
+            found.append(_implicit_product(conv, device, 16.0 if now.structure == "direct" else 4.0))
         if conv.pool is not None and not now.fused:
             found.append(
                 Transformation(
@@ -121,11 +121,12 @@ class CppConv(Template):
         return exact if exact.choices != recipe.choices else None
 
 
-def _implicit_product(conv: ConvProgram, gain: float) -> Transformation:
+def _implicit_product(conv: ConvProgram, device: DeviceFact, gain: float) -> Transformation:
+    lanes = tile_transformations.lanes_of(device, conv.n)
     changes: Choices = {
         "structure": "tiles",
-        "lanes": 16 if conv.n > 8 else 8,
-        "vecs": 2 if conv.n > 16 else 1,
+        "lanes": lanes,
+        "vecs": 2 if conv.n > lanes else 1,
         "rows": min(6, conv.m),
     }
     return Transformation(

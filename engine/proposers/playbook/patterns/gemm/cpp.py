@@ -68,14 +68,13 @@ class CppMatmul(Template):
                 )
             )
         if now.structure != "tiles":
-            found.append(
-                tile_transformations.register_tiles(
-                    _tiles_for(product, device), 12.0 if now.structure == "dots" else 4.0
-                )
-            )
+            gain = 12.0 if now.structure == "dots" else 4.0
+            found.append(tile_transformations.register_tiles(_tiles_for(product, device), gain))
         else:
             tiles = tiles_of(product, now)
-            found += tile_transformations.transformations(tiles, direct=product.b.col_stride == 1, depth=product.k)
+            found += tile_transformations.transformations(
+                tiles, device, direct=product.b.col_stride == 1, depth=product.k
+            )
         if now.math == "libm" and now.structure == "tiles" and ops_of(product.chain) & POLYNOMIAL:
             found.append(tile_transformations.polynomials(sorted(ops_of(product.chain) & POLYNOMIAL)))
         if not now.parallel and device.cores > 1:
@@ -106,7 +105,7 @@ def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
 
     If each block has to transpose its part of the right operand, blocks have many rows.
     """
-    lanes = 16 if product.n > 8 else 8
+    lanes = tile_transformations.lanes_of(device, product.n)
     vecs = 2 if product.n > lanes else 1
     changes: Choices = {"structure": "tiles", "lanes": lanes, "vecs": vecs, "rows": min(6, product.m)}
     if product.b.col_stride != 1:

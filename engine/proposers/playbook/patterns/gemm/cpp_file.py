@@ -56,11 +56,8 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
         *program.size_assertions,
         "",
     ]
-    lines += [
-        *preamble(chains, lanes, options.math, transposes=tiled and _along_columns(program.b)),
-        *tensors_struct(names, outputs),
-        "",
-    ]
+    transposes = tiled and _along_columns(program.b)
+    lines += [*preamble(chains, lanes, options.math, transposes=transposes), *tensors_struct(names, outputs), ""]
     lines += [*finish(program.chain, program.n, lanes), ""]
     lines += _tiles(program, options) if tiled else _loops(program, options)
     lines += ["", "}  // namespace", "", f"{launch_signature(spec, 'cpp', set(names))} {{"]

@@ -56,7 +56,7 @@ class CppGridConv(Template):
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         conv, now = as_grid_conv(program), options_of(GridConvOptions, recipe.choices)
         found = []
-        if now.rows < min(12, conv.group_filters):
+        if now.rows < min(12, conv.group_filters) and tile_transformations.has_many_registers(device):
             found.append(tile_transformations.larger_tiles())
         used = ops_of(conv.chain) & POLYNOMIAL
         if now.math == "libm" and used:

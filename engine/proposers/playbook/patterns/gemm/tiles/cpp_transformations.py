@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.devices.fact import DeviceFact
 from engine.proposers.playbook.base import Choice, Choices, Transformation
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_tiles import Tiles
 
@@ -30,7 +31,19 @@ def register_tiles(changes: Choices, gain: float) -> Transformation:
     )
 
 
-def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transformation]:
+def lanes_of(device: DeviceFact, columns: int) -> int:
+    """Return the lanes of a tile's vectors, for an output with this many columns."""
+    return 16 if columns > 8 and has_many_registers(device) else 8
+
+
+def has_many_registers(device: DeviceFact) -> bool:
+    """Whether the CPU has 32 vector registers of 64 bytes (AVX-512) instead of 16 of 32 bytes. With fewer registers, a
+    larger tile goes to the stack. A CPU whose features are unknown counts as having many.
+    """
+    return "avx512f" in device.features or not device.features
+
+
+def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, depth: int) -> list[Transformation]:
     """Return the transformations of a tiled kernel.
 
     Args:
@@ -78,7 +91,7 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
                 helps="memory",
             )
         )
-    if tiles.rows <= 6:
+    if tiles.rows <= 6 and has_many_registers(device):
         found.append(larger_tiles())
     if tiles.unroll == 1:
         found.append(unroll_depth())
