@@ -19,15 +19,15 @@ from engine.proposers.playbook.transformations.summary import difference
 from engine.proposers.protocol import Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
 from engine.session.records.verdict import Timing, Verdict
 from tests.engine.proposers.playbook.cpp_harness import make_problem
-from tests.engine.proposers.playbook.wandering import known
+from tests.engine.proposers.playbook.wandering import CPU, known
 
 SOFTMAX = "return torch.softmax(x, dim=-1)"
 GELU = "return torch.nn.functional.gelu(x)"
 
 
 def test_one_function_becomes_a_polynomial_and_two_become_polynomials() -> None:
-    assert "Exp becomes a polynomial" in vectorize("exp", {}).text
-    assert "Erf and exp become polynomials" in vectorize("erf and exp", {}).text
+    assert "Exp becomes a polynomial" in vectorize("exp", {}, CPU).text
+    assert "Erf and exp become polynomials" in vectorize("erf and exp", {}, CPU).text
 
 
 def test_a_choice_computed_from_a_size_can_be_stored(tmp_path: Path) -> None:

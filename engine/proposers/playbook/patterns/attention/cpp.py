@@ -46,7 +46,7 @@ class CppAttention(Template):
                     "a block of keys. Scores and weighted sums then become products of small matrices in tiles of "
                     "vector registers. A running maximum and running sums (online softmax) join the blocks of keys, "
                     "and scores never leave the cache.",
-                    {"structure": "blocks"},
+                    {"structure": "blocks", "lanes": shared.usual_lanes(device)},
                     ("row_tiles", "key_tiles"),
                     gain=8.0,
                     helps="compute",
@@ -68,7 +68,7 @@ class CppAttention(Template):
                 )
             elif now.exp_degree == 6:
                 found.append(shared.shorter_polynomial())
-            if now.rows <= 6 and tile_transformations.has_many_registers(device):
+            if now.rows <= 6 and shared.has_avx512(device):
                 found.append(tile_transformations.larger_tiles())
             if now.unroll == 1:
                 found.append(tile_transformations.unroll_depth())

@@ -42,8 +42,9 @@ class CppGridConv(Template):
             "distance on this line. Keep a tile of filters by positions in vector registers, and read all taps in "
             "place."
         )
-        plain = GridConvOptions(rows=min(_ROWS, conv.group_filters))
-        shared_lines = GridConvOptions(rows=min(_ROWS, conv.group_filters), parallel=device.cores > 1)
+        rows, lanes = min(_ROWS, conv.group_filters), shared.usual_lanes(device)
+        plain = GridConvOptions(rows=rows, lanes=lanes)
+        shared_lines = GridConvOptions(rows=rows, lanes=lanes, parallel=device.cores > 1)
         return [
             Start("shifted_lines", text, Recipe(self.name, choices_of(shared_lines), ("rows", "vecs"))),
             *(
@@ -56,7 +57,7 @@ class CppGridConv(Template):
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         conv, now = as_grid_conv(program), options_of(GridConvOptions, recipe.choices)
         found = []
-        if now.rows < min(12, conv.group_filters) and tile_transformations.has_many_registers(device):
+        if now.rows < min(12, conv.group_filters) and shared.has_avx512(device):
             found.append(tile_transformations.larger_tiles())
         used = ops_of(conv.chain) & POLYNOMIAL
         if now.math == "libm" and used:

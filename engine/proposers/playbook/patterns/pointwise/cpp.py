@@ -34,7 +34,7 @@ class CppPointwise(Template):
         ops = _ops(chain)
         found = []
         if now.lanes == 1 and chain.numel >= 8:
-            found.append(shared.vectorize(" and ".join(sorted(ops & POLYNOMIAL)), {}))
+            found.append(shared.vectorize(" and ".join(sorted(ops & POLYNOMIAL)), {}, device))
         if not now.parallel and device.cores > 1 and chain.numel > _BLOCKS[0]:
             found.append(_share_elements(device.cores, now.lanes > 1))
         if now.parallel and now.schedule == "static":

@@ -26,7 +26,7 @@ class CppReductions(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         found = as_reductions(program)
-        lanes = 1 if _finds_positions(found) else 16
+        lanes = 1 if _finds_positions(found) else shared.usual_lanes(device)
         first = ReductionOptions(lanes=lanes, math="polynomial", parallel=device.cores > 1, accumulators=4)
         text = (
             "Take a tile of adjacent rows through all steps while the tile is in the cache. Read memory in address "
@@ -51,7 +51,7 @@ class CppReductions(Template):
         rows, now = as_reductions(program), options_of(ReductionOptions, recipe.choices)
         found = []
         if now.lanes == 1 and not _finds_positions(rows):
-            found.append(shared.vectorize("", {"accumulators": 4}))
+            found.append(shared.vectorize("", {"accumulators": 4}, device))
         if now.lanes == 16:
             found.append(shared.narrower_vectors())
         if not now.parallel and device.cores > 1:

@@ -49,7 +49,7 @@ class CppRows(Template):
         return [
             *_memory_transformations(rows, now),
             *_parallel_transformations(rows, now, device),
-            *_compute_transformations(rows, now),
+            *_compute_transformations(rows, now, device),
             *_latency_transformations(rows, now),
             *self._tune(program, recipe, device),
         ]
@@ -209,12 +209,12 @@ def _parallel_transformations(program: RowProgram, now: RowOptions, device: Devi
     return found
 
 
-def _compute_transformations(program: RowProgram, now: RowOptions) -> list[Transformation]:
+def _compute_transformations(program: RowProgram, now: RowOptions, device: DeviceFact) -> list[Transformation]:
     found = []
     ops = _ops(program)
     if now.lanes == 1 and program.cols >= 8:
         functions = sorted(ops & POLYNOMIAL)
-        found.append(shared.vectorize(" and ".join(functions), {}))
+        found.append(shared.vectorize(" and ".join(functions), {}, device))
     if now.lanes == 16:
         found.append(shared.narrower_vectors())
     if now.divide == "divide" and row_reciprocals(program) != program:

@@ -20,10 +20,12 @@ class CppScans(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         scan = as_scan(program)
-        first = ScanOptions(lanes=16, parallel=device.cores > 1, tile=_tile(scan, device))
+        lanes = shared.usual_lanes(device)
+        first = ScanOptions(lanes=lanes, parallel=device.cores > 1, tile=_tile(scan, device))
         plain = ScanOptions(tile=first.tile)
         how = (
-            "Scan 16 elements of a row together in four vector steps, and carry the total in double precision."
+            f"Scan {lanes} elements of a row together in {_steps(lanes)} vector steps, and carry the total in double "
+            "precision."
             if scan.inner == 1
             else "Carry the totals of a tile of adjacent rows, so that loops run over adjacent elements."
         )
@@ -41,7 +43,7 @@ class CppScans(Template):
         scan, now = as_scan(program), options_of(ScanOptions, recipe.choices)
         found = []
         if now.lanes == 1 and scan.inner == 1 and scan.length >= 16:
-            found.append(_VECTOR_STEPS)
+            found.append(_vector_steps(shared.usual_lanes(device)))
         if not now.parallel and device.cores > 1 and scan.rows > 1:
             found.append(_share_rows(device.cores))
         if now.parallel and now.schedule == "static":
@@ -70,16 +72,21 @@ def _tile(program: ScanProgram, device: DeviceFact) -> int:
     return max((tile for tile in (16, 64, 256, 1024) if tile <= wanted), default=16)
 
 
-_VECTOR_STEPS = Transformation(
-    "vector_steps",
-    "latency",
-    "Each addition waits for the previous addition. Scan 16 elements together in four vector steps, so that only one "
-    "addition per 16 elements waits.",
-    {"lanes": 16},
-    ("lanes",),
-    gain=1.5,
-    helps="latency",
-)
+def _vector_steps(lanes: int) -> Transformation:
+    return Transformation(
+        "vector_steps",
+        "latency",
+        f"Each addition waits for the previous addition. Scan {lanes} elements together in {_steps(lanes)} vector "
+        f"steps, so that only one addition per {lanes} elements waits.",
+        {"lanes": lanes},
+        ("lanes",),
+        gain=1.5,
+        helps="latency",
+    )
+
+
+def _steps(lanes: int) -> str:
+    return {8: "three", 16: "four"}[lanes]
 
 
 def _share_rows(cores: int) -> Transformation:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from engine.devices.fact import DeviceFact
 from engine.proposers.playbook.base import Choice, Choices, Transformation
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_tiles import Tiles
+from engine.proposers.playbook.transformations.cpp import has_avx512, usual_lanes
 
 QUICK_FLOPS = 10**8
 """Maximum number of operations for which to try the plainest loops. With more operations, one verdict takes as long as
@@ -33,14 +34,7 @@ def register_tiles(changes: Choices, gain: float) -> Transformation:
 
 def lanes_of(device: DeviceFact, columns: int) -> int:
     """Return the lanes of a tile's vectors, for an output with this many columns."""
-    return 16 if columns > 8 and has_many_registers(device) else 8
-
-
-def has_many_registers(device: DeviceFact) -> bool:
-    """Whether the CPU has 32 vector registers of 64 bytes (AVX-512) instead of 16 of 32 bytes. With fewer registers, a
-    larger tile goes to the stack. A CPU whose features are unknown counts as having many.
-    """
-    return "avx512f" in device.features or not device.features
+    return usual_lanes(device) if columns > 8 else 8
 
 
 def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, depth: int) -> list[Transformation]:
@@ -91,7 +85,7 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, depth: in
                 helps="memory",
             )
         )
-    if tiles.rows <= 6 and has_many_registers(device):
+    if tiles.rows <= 6 and has_avx512(device):  # otherwise, a larger tile goes to the stack
         found.append(larger_tiles())
     if tiles.unroll == 1:
         found.append(unroll_depth())
