@@ -84,6 +84,8 @@ class EvaluationRun:
         self._classifier = PrecisionClassifier(context.judged, context.eager_ms, required)
         self._roles: list[str] = []
         self._reference_first = True
+        self._batches_contended = False
+        """Whether other programs used the processor during the batches."""
         self._overhead = CallOverhead()
         self.others_share = 0.0
         """Share of the processor that other programs used during timing."""
@@ -316,6 +318,7 @@ class EvaluationRun:
         finally:
             self._runs_ms += probe.runs_ms
             self.calls += probe.calls
+            self._batches_contended = probe.contended
 
     def counted(self) -> Pairs:
         """Return the pairs that count toward the speedup."""
@@ -325,7 +328,7 @@ class EvaluationRun:
     def contended(self) -> bool:
         """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
         on_processor = self.settings.kind == "cpu" or self.python
-        return on_processor and self._shares.share() > BUSY
+        return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
     def time_reference_alone(self) -> float:
         """Time the reference as in the pairs, but without the kernel's process. Return the time in milliseconds."""

@@ -145,7 +145,7 @@ class _Runoff:
             with _blaming(name):
                 excess_ms, _ = probe.excess_ms(median(counted), limits)
                 confirmed[name] = [ms + excess_ms for ms in counted]
-                check_report(reported, confirmed[name], contended=contended)
+                check_report(reported, confirmed[name], contended=probe.contended)
         return confirmed
 
     def _limits(self, name: str) -> CallLimits:
