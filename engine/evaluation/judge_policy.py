@@ -145,6 +145,8 @@ class ClockPolicy(Struct, frozen=True):
     """Target length of a batch. The number of buffers limits the actual length."""
     batches: int = 8
     """Maximum number of batches to time until one is undisturbed."""
+    probes: int = 3
+    """Attempts to find the processor free for the batches of a kernel that seems to hide time."""
     batches_contended: int = 24
     """Maximum number of batches while other programs are running."""
     batch_colder: float = 1.6

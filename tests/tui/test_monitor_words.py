@@ -312,7 +312,7 @@ async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engin
         engine.record(ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=()))
         leader = state.leader_of_round("softmax", 2)
         assert leader is not None
-        await monitor.until_shown(f"round 2 done, best {leader.id}, {leader.speedup:.2f}x")
+        await monitor.until_shown(f"round 2 done, its best {leader.id}, {leader.speedup:.2f}x")
 
 
 async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> None:

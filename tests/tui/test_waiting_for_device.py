@@ -117,7 +117,7 @@ def test_short_waits_have_no_line_and_many_of_them_one_a_minute() -> None:
             if (line := lines.line_of(Recorded(0, time_, event))) is not None:
                 said.append((time_, line))
     assert said == [
-        (1042.0, "waited 3 times for the device, for 0:06: in use by pid 2 (eval)"),
+        (1042.0, "waited 0:06 for the device, in 3 waits: in use by pid 2 (eval)"),
         (1210.0, "waited 0:30 for the device: in use by pid 3 (eval)"),
         (1280.0, "waited 0:40 for the device: in use by pid 4 (eval)"),
     ]

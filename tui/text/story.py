@@ -14,7 +14,7 @@ from engine.session.records.events import Recorded
 from engine.session.records.model_calls import failure_words
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.speedup_text import speedup
-from engine.session.records.verdict_text import disturbance, speedup_words
+from engine.session.records.verdict_text import counts_by_low_end, disturbance, speedup_words
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
@@ -192,9 +192,10 @@ def _above_low_end(state: SessionState, best: VariantState, before: str | None) 
     if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
     low = former.verdict.speedup_low
-    counts = f", so it counts as {speedup(low)}" if low is not None else ""
-    uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain{counts}"
-    return f"; {former.id}'s speedup {uncertain}"
+    if low is None or not counts_by_low_end(former.verdict):
+        return ""
+    uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain"
+    return f"; {former.id}'s speedup {uncertain}, so it counts as {speedup(low)}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
@@ -259,7 +260,7 @@ def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level
     tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
     nothing = "no correct kernel" if tried else "no kernel judged"
     leader = state.leader_of_round(event.problem, event.round)
-    best = f"best {leader.id}, {comparable_words(state, leader)}" if leader is not None else nothing
+    best = f"its best {leader.id}, {comparable_words(state, leader)}" if leader is not None else nothing
     names = ", ".join(one.variant for one in event.selected)
     selected = f"selected: {names}" if names else "no kernel selected"
     return "info", f"{event.problem}: round {event.round} done, {best}; {selected}"

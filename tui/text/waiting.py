@@ -79,7 +79,7 @@ class WaitLines(Struct):
         seconds, times = clock(sum(self._untold_s)), len(self._untold_s)
         self._said(recorded.time)
         often = (
-            f"waited {seconds} for the device" if times == 1 else f"waited {times} times for the device, for {seconds}"
+            f"waited {seconds} for the device" if times == 1 else f"waited {seconds} for the device, in {times} waits"
         )
         return f"{often}: {held_in_words(holder, tense='held')}"
 

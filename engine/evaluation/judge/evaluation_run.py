@@ -85,7 +85,7 @@ class EvaluationRun:
         self._roles: list[str] = []
         self._reference_first = True
         self._batches_contended = False
-        """Whether other programs used the processor during the batches."""
+        """Whether other programs used the processor before the batches or in each attempt to time them."""
         self._overhead = CallOverhead()
         self.others_share = 0.0
         """Share of the processor that other programs used during timing."""

@@ -210,8 +210,10 @@ def _base(
     name = str(idea.data.get("move", ""))
     if name.startswith(FIRST):
         return next((start.recipe for start in starts if f"{FIRST}{start.name}" == name), None)
-    # An idea that a person seeds without a parent applies to the last of the first kernels that allows the idea.
-    recipes = [start.recipe for start in reversed(starts)] if parent is None else [_recipe(parent.data, template)]
+    # An idea that a person seeds without a parent applies to a tuned first kernel or to the last that allows the idea.
+    tuned = [start for start in starts if start.name.endswith(TUNED)]
+    ordered = [*tuned, *(start for start in reversed(starts) if start not in tuned)]
+    recipes = [start.recipe for start in ordered] if parent is None else [_recipe(parent.data, template)]
     for recipe in recipes:
         found = catalog.find(template, program, recipe, name, task.device) if recipe is not None and name else None
         if found is not None:

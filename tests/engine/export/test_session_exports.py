@@ -80,6 +80,15 @@ def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, 
     assert command(session, str(session.directory), "v1").stdout.count("// a first kernel") == 1
 
 
+def test_the_suffix_of_the_output_asks_for_the_source(session: SessionPaths, tmp_path: Path) -> None:
+    source, other = tmp_path / "relu.cpp", tmp_path / "relu.cu"
+    assert command(session, str(session.directory), "--best", "relu", "-o", str(source)).returncode == 0
+    assert source.read_text().startswith(SECOND) and "ModelNew" not in source.read_text()
+    refused = command(session, str(session.directory), "--best", "relu", "-o", str(other))
+    assert refused.returncode == 2 and "the kernel's source is a .cpp file" in refused.stderr
+    assert not other.exists()
+
+
 def test_an_uncertain_speedup_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:
     assert UNCERTAIN not in command(session, str(session.directory), "--report", "-").stdout
     with SessionReader(session) as reader:

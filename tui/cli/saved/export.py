@@ -102,7 +102,7 @@ def export(
 
     SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
     several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
-    the output of a kernel is a KernelBench solution.
+    the output of a kernel is a KernelBench solution. If FILE ends in .cpp or .cu, the output is the kernel's source.
     """
     given = {
         "VARIANT": variants,
@@ -195,9 +195,22 @@ def _export(
                 [_program(chosen[0]).encode()],
             )
         else:
-            _write(output or _standard_output(f"{chosen[0].problem.id}_new.py"), [_solution(chosen[0]).encode()])
+            file = output or _standard_output(f"{chosen[0].problem.id}_new.py")
+            _write(file, [(chosen[0].source if _is_source(file, chosen[0]) else _solution(chosen[0])).encode()])
     except ExportError as error:
         raise Failure(str(error)) from None
+
+
+def _is_source(file: str, kernel: Chosen) -> bool:
+    """Whether ``file`` is for the kernel's own source, by its suffix. Raises Failure for the suffix of another
+    language.
+    """
+    suffix, own = Path(file).suffix, suffix_of(kernel.language)
+    if suffix not in (".cpp", ".cu"):
+        return False
+    if suffix != own:
+        raise Failure(f"{file}: the kernel's source is a {own} file; change the suffix", ExitCode.USAGE)
+    return True
 
 
 def _best_of(state: SessionState, problem: str) -> str:

@@ -39,7 +39,8 @@ class ProblemOption(click.Option):
         for kernel in _files(ctx):
             if (session := session_of_best(kernel)) is not None:
                 return _problems_of(session / "config.toml").get(kernel.stem)
-            read_kernel(kernel)
+            if not ctx.resilient_parsing and not kernel.exists():
+                read_kernel(kernel)
         return super().get_default(ctx, call=call)
 
 

@@ -20,6 +20,11 @@ def usual_lanes(device: DeviceFact) -> int:
     return 16 if has_avx512(device) else 8
 
 
+def lanes_knob(device: DeviceFact) -> tuple[int, ...]:
+    """Return the numbers of floats per vector that are worth trying."""
+    return (8, 16) if has_avx512(device) else (8,)
+
+
 def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transformation:
     """Vectorize a loop. ``functions`` names the kernel's elementary functions in words, or is ""."""
     become = "become polynomials" if " and " in functions else "becomes a polynomial"
@@ -33,8 +38,8 @@ def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transform
         "vectorise",
         "compute",
         "The loops process one float per instruction, so the arithmetic units are almost idle. Use GCC's vector "
-        f"extensions with 8 or 16 floats per instruction, and a scalar loop for the tail.{also} Expect a speedup of "
-        "several times, until memory becomes the limit.",
+        f"extensions with {usual_lanes(device)} floats per vector, and a scalar loop for the tail.{also} Expect a "
+        "speedup of several times, until memory becomes the limit.",
         {"lanes": usual_lanes(device), "math": "polynomial", **changes},
         ("lanes",),
         gain=8.0 if functions else 2.5,

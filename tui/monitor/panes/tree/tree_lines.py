@@ -59,7 +59,7 @@ class RowLines:
         room = max(0, width - NUMBER_WIDTH - len(columns))
         left, shown = room - cell_len(title), ""
         for caption in captions:
-            if len(shown) + 2 + len(caption) > left:
+            if len(shown) + len(caption) + 4 > left:  # with a gap before the caption and before the columns
                 break
             shown += f"  {caption}"
         if not shown:

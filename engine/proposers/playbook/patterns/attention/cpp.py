@@ -97,7 +97,7 @@ class CppAttention(Template):
             found |= {
                 "rows": (2, 4, 6, 8, 10, 12, 14),
                 "vecs": (1, 2, 3, 4),
-                "lanes": (8, 16),
+                "lanes": shared.lanes_knob(device),
                 "row_tiles": (1, 2, 4, 6, 8, 12, 16),
                 "key_tiles": (1, 2, 4, 6, 8),
                 "unroll": (1, 2, 4, 8),

@@ -77,7 +77,9 @@ class CppConv(Template):
                 )
             )
         if now.structure == "tiles":
-            found += tile_transformations.transformations(tiles_of(conv, now), device, direct=False, depth=conv.k)
+            found += tile_transformations.transformations(
+                tiles_of(conv, now), device, direct=False, height=conv.m, depth=conv.k
+            )
         elif conv.m >= FEW_FILTERS:
             found.append(_implicit_product(conv, device, 16.0 if now.structure == "direct" else 4.0))
         if conv.pool is not None and not now.fused:
@@ -106,7 +108,7 @@ class CppConv(Template):
         conv, now = as_conv(program), options_of(ConvOptions, recipe.choices)
         found: dict[str, tuple[Choice, ...]] = {}
         if now.structure == "tiles":
-            found |= tile_transformations.knobs(conv.k)
+            found |= tile_transformations.knobs(conv.k, device)
         elif now.structure == "rows":
             found["filters"] = (1, 2, 3, 4, 6, 8, 12)
         if now.fused:

@@ -14,8 +14,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import ops_of
 from engine.proposers.playbook.transformations import cpp as shared
 
 _BLOCKS_PER_CORE = 2
+"""The number of blocks with which a core has enough work."""
 _ROWS, _COL_TILES = 12, 4
-"""The usual rows of a tile, and tiles per row of a block."""
+"""The most rows of a tile in a first kernel, and tiles per row of a block."""
 
 
 class CppMatmul(Template):
@@ -73,7 +74,7 @@ class CppMatmul(Template):
         else:
             tiles = tiles_of(product, now)
             found += tile_transformations.transformations(
-                tiles, device, direct=product.b.col_stride == 1, depth=product.k
+                tiles, device, direct=product.b.col_stride == 1, height=product.m, depth=product.k
             )
         if now.math == "libm" and now.structure == "tiles" and ops_of(product.chain) & POLYNOMIAL:
             found.append(tile_transformations.polynomials(sorted(ops_of(product.chain) & POLYNOMIAL)))
@@ -85,7 +86,7 @@ class CppMatmul(Template):
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         product, now = as_matmul(program), options_of(MatmulOptions, recipe.choices)
         if now.structure == "tiles":
-            found = tile_transformations.knobs(product.k)
+            found = tile_transformations.knobs(product.k, device)
         elif now.structure == "rows":
             found = {"chunk": (128, 256, 512, 1024, 2048, 4096)}
         else:
@@ -103,7 +104,7 @@ class CppMatmul(Template):
 def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
     """Return register tiles that are no wider than the output.
 
-    If each block has to transpose its part of the right operand, blocks have many rows.
+    If each block has to reorder its part of the right operand, blocks have many rows.
     """
     lanes = tile_transformations.lanes_of(device, product.n)
     vecs = 2 if product.n > lanes else 1
@@ -114,7 +115,7 @@ def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
 
 
 def _row_tiles(product: MatmulProgram, block_cols: int, cores: int) -> int:
-    """Return the largest number of row tiles per block that leaves each core several blocks."""
+    """Return 32 or 16 row tiles per block if that leaves enough blocks for all cores, or 8."""
     for row_tiles in (32, 16):
         blocks = product.batch * -(-product.m // (row_tiles * _ROWS)) * -(-product.n // block_cols)
         if blocks >= _BLOCKS_PER_CORE * cores:

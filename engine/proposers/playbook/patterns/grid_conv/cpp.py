@@ -72,7 +72,8 @@ class CppGridConv(Template):
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         now = options_of(GridConvOptions, recipe.choices)
         found: dict[str, tuple[Choice, ...]] = {
-            "rows": (1, 2, 4, 6, 8, 10, 12, 14), "vecs": (1, 2, 3, 4), "lanes": (8, 16), "blocks": (1, 2, 4, 8, 16),
+            "rows": (1, 2, 4, 6, 8, 10, 12, 14), "vecs": (1, 2, 3, 4), "lanes": shared.lanes_knob(device),
+            "blocks": (1, 2, 4, 8, 16),
         }  # fmt: skip
         return found | ({"schedule": ("static", "dynamic")} if now.parallel else {})
 

@@ -52,7 +52,7 @@ class CppPointwise(Template):
         if now.parallel:
             found |= {"schedule": ("static", "guided", "dynamic"), "block": _BLOCKS}
         if now.lanes > 1:
-            found |= {"lanes": (8, 16), "unroll": (1, 2, 4, 8)}
+            found |= {"lanes": shared.lanes_knob(device), "unroll": (1, 2, 4, 8)}
         if now.math == "polynomial" and _ops(chain) & EXPONENTIALS:
             found["exp_degree"] = (5, 6)
         return found

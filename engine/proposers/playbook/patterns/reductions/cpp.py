@@ -73,7 +73,7 @@ class CppReductions(Template):
         elif now.lanes > 1:
             found["accumulators"] = (1, 2, 4, 8)
         if now.lanes > 1:
-            found["lanes"] = (8, 16)
+            found["lanes"] = shared.lanes_knob(device)
         if now.parallel:
             found["schedule"] = ("static", "guided", "dynamic")
         if now.order == "passes":

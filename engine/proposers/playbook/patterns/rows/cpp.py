@@ -58,7 +58,7 @@ class CppRows(Template):
         rows, now = as_rows(program), options_of(RowOptions, recipe.choices)
         found: dict[str, tuple[Choice, ...]] = {"prefetch": (0, 128, 256, 512, 1024, 2048)}
         if now.lanes > 1:
-            found |= {"lanes": (8, 16), "accumulators": (1, 2, 4, 8)}
+            found |= {"lanes": shared.lanes_knob(device), "accumulators": (1, 2, 4, 8)}
             if rows.element_stores:
                 found["unroll"] = (1, 2, 4, 8)
         if now.fused or now.backward:

@@ -57,7 +57,7 @@ class CppScans(Template):
         if scan.inner > 1:
             found["tile"] = (16, 64, 256, 1024)
         elif now.lanes > 1:
-            found["lanes"] = (4, 8, 16)
+            found["lanes"] = (4, *shared.lanes_knob(device))
         if now.parallel:
             found |= {"schedule": ("static", "guided", "dynamic"), "chunk": (1, 4, 16)}
         return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from engine.devices.fact import DeviceFact
 from engine.proposers.playbook.base import Choice, Choices, Transformation
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_tiles import Tiles
-from engine.proposers.playbook.transformations.cpp import has_avx512, usual_lanes
+from engine.proposers.playbook.transformations.cpp import has_avx512, lanes_knob, usual_lanes
 
 QUICK_FLOPS = 10**8
 """Maximum number of operations for which to try the plainest loops. With more operations, one verdict takes as long as
@@ -37,11 +37,12 @@ def lanes_of(device: DeviceFact, columns: int) -> int:
     return usual_lanes(device) if columns > 8 else 8
 
 
-def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, depth: int) -> list[Transformation]:
+def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: int, depth: int) -> list[Transformation]:
     """Return the transformations of a tiled kernel.
 
     Args:
         direct: Whether tiles can also read the right operand in place.
+        height: The output's number of rows.
         depth: The total number of steps of k.
     """
     found = []
@@ -85,7 +86,7 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, depth: in
                 helps="memory",
             )
         )
-    if tiles.rows <= 6 and has_avx512(device):  # otherwise, a larger tile goes to the stack
+    if tiles.rows <= 6 and tiles.rows < height and has_avx512(device):  # otherwise, a larger tile goes to the stack
         found.append(larger_tiles())
     if tiles.unroll == 1:
         found.append(unroll_depth())
@@ -156,13 +157,13 @@ def polynomials(functions: Iterable[str]) -> Transformation:
     )
 
 
-def knobs(depth: int) -> dict[str, tuple[Choice, ...]]:
+def knobs(depth: int, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
     """Return the legal values of a tiled kernel's knobs."""
     depths = tuple(d for d in (64, 128, 192, 256, 384, 512, 768) if d < depth)
     found: dict[str, tuple[Choice, ...]] = {
         "rows": (2, 4, 6, 8, 10, 12, 14),
         "vecs": (1, 2, 3, 4),
-        "lanes": (8, 16),
+        "lanes": lanes_knob(device),
         "row_tiles": (1, 2, 4, 8, 12, 16, 32),
         "col_tiles": (1, 2, 4, 6, 8, 12, 16),
         "unroll": (1, 2, 4, 8),
