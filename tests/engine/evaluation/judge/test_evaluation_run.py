@@ -274,10 +274,15 @@ def test_a_judge_that_dies_between_two_requests_is_missed_aloud(bench: Bench, ca
 
 @pytest.mark.serial
 @pytest.mark.usefixtures("quiet_machine")
-def test_a_kernel_and_its_copy_are_tied_in_a_runoff(bench: Bench) -> None:
-    standings = bench.runoff({"v1": softmax(bench.language), "v2": softmax(bench.language, outside="// the same\n")})
-    assert {row.variant for row in standings} == {"v1", "v2"}
-    assert all(row.tied for row in standings)
+def test_a_kernel_and_its_copy_are_tied_in_runoffs(bench: Bench) -> None:
+    """A 95% interval excludes equal times by chance in a few percent of runoffs, so one of three may do so."""
+    tied = 0
+    for number in range(3):
+        copy = softmax(bench.language, outside=f"// copy {number}\n")
+        standings = bench.runoff({"v1": softmax(bench.language), "v2": copy})
+        assert {row.variant for row in standings} == {"v1", "v2"}
+        tied += all(row.tied for row in standings)
+    assert tied >= 2
 
 
 def test_a_kernel_has_no_more_memory_in_a_runoff(bench: Bench) -> None:
