@@ -175,7 +175,7 @@ def _summary_of(
         tolerance=tolerance,
         pid=live.pid if live.running else None,
         config_name=config_name,
-        note=note or live.message,
+        note=note if run_state == "finished" else note or live.message,
         search_s=elapsed_s(state, last_moment),
         minutes=state.minutes,
         by_budget=state.engine is not None and state.engine.stopped == "budget",
