@@ -286,7 +286,7 @@ def test_kernels_in_evaluation_when_the_time_ends_get_a_verdict(tmp_path: Path) 
     paths = new_session(tmp_path, "softmax", rounds=500, minutes=30.0, sizes=False)
     start_engine(paths)
     run_until(paths, all_have_a_best)
-    again = 'for (int n = 0; n < 400; ++n) { asm volatile("" ::: "memory"); for (long long r'
+    again = 'for (int n = 0; n < 60; ++n) { asm volatile("" ::: "memory"); for (long long r'
     slow = canned.good("slow").replace("for (long long r", again).replace("return 0;", "} return 0;")
     send_request(paths, SeedKernel(problem="softmax", language="cpp", source=slow, text="slow"), "test")
 

@@ -98,8 +98,9 @@ def test_an_honest_kernel_is_right_where_the_two_largest_scores_are_close(judged
 
 @pytest.mark.parametrize("kernel", [in_fp16, without_a_key, without_a_query])
 def test_other_kernels_are_wrong_there(kernel: Attention, judged: JudgedProblem) -> None:
-    trial = judged.source.make(0, "large", perturbed=False)
-    assert verdict_on(kernel, judged, trial)
+    # In about one trial of 60, eager has an error as large as the error of fp16. The judge therefore draws many trials.
+    trials = [judged.source.make(index, "large", perturbed=False) for index in range(4)]
+    assert any(verdict_on(kernel, judged, trial) for trial in trials)
 
 
 def test_drawn_inputs_are_compared_as_closely_as_before(judged: JudgedProblem) -> None:
