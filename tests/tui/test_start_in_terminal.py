@@ -28,7 +28,7 @@ from engine.session.store import (
     engine_liveness,
 )
 from tests.commandline import KernelTui
-from tui.console import tables
+from tui.console import lists
 
 CONFIG = """\
 name = "demo"
@@ -207,16 +207,16 @@ def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, mo
     )
     for width in (80, 300):
         out = Console(width=width, file=io.StringIO())
-        monkeypatch.setattr(tables, "console", lambda out=out: out)
-        tables.print_sessions([one])
+        monkeypatch.setattr(lists, "console", lambda out=out: out)
+        lists.print_sessions([one])
         assert isinstance(out.file, io.StringIO)
         lines = out.file.getvalue().splitlines()
         assert max(map(len, lines)) <= width and (len(lines) > 6) == (width == 80)
         words = set(" ".join(lines).split())
         assert {*bests, "config.toml", "quickstart-12", "12.1)"} <= {word.rstrip(":,") for word in words}
     narrow = Console(width=80, file=io.StringIO())
-    monkeypatch.setattr(tables, "console", lambda: narrow)
-    tables.print_sessions([replace(one, name="Z" * 70)])
+    monkeypatch.setattr(lists, "console", lambda: narrow)
+    lists.print_sessions([replace(one, name="Z" * 70)])
     assert isinstance(narrow.file, io.StringIO)
     assert narrow.file.getvalue().count("Z") == 70 and "age" in narrow.file.getvalue()
 

@@ -71,7 +71,7 @@ def problems(
             row_json |= {"device": device, "playbook": why is None, "playbook_refusal": why or ""}
         print_json(printed)
     else:
-        from tui.console.tables import print_problems
+        from tui.console.lists import print_problems
 
         print_problems(rows, proposers)
         if device is not None:

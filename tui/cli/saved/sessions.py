@@ -39,7 +39,7 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
     elif not found:
         echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
     else:
-        from tui.console.tables import print_sessions
+        from tui.console.lists import print_sessions
 
         print_sessions(found)
 
