@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sqlite3
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
-from rich.console import Console
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
@@ -23,12 +20,10 @@ from engine.session.store import (
     EventWriter,
     SessionPaths,
     SessionReader,
-    SessionSummary,
     create_session,
     engine_liveness,
 )
 from tests.commandline import KernelTui
-from tui.console import lists
 
 CONFIG = """\
 name = "demo"
@@ -192,33 +187,6 @@ def test_a_search_whose_minutes_are_spent_is_offered_with_more(
     with SessionReader(paths) as reader:
         asked = [sent.command for sent in reader.commands()]
     assert [one.minutes for one in asked if isinstance(one, ChangeBudget)] == minutes
-
-
-def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bests = {"softmax": 1.5, "layernorm": 2.25, "conv2d_relu_maxpool": 11.75, "flash_attention_fp16": 0.9}
-    one = SessionSummary(
-        name="quickstart-12",
-        directory=tmp_path,
-        state="stopped",
-        verdicts=128,
-        best=bests,
-        config_name="/home/me/config.toml",
-        note="time budget used up (12 min). Continue with: kernel-tui resume quickstart-12 --minutes N (more than 12.1)",  # noqa: E501
-    )
-    for width in (80, 300):
-        out = Console(width=width, file=io.StringIO())
-        monkeypatch.setattr(lists, "console", lambda out=out: out)
-        lists.print_sessions([one])
-        assert isinstance(out.file, io.StringIO)
-        lines = out.file.getvalue().splitlines()
-        assert max(map(len, lines)) <= width and (len(lines) > 6) == (width == 80)
-        words = set(" ".join(lines).split())
-        assert {*bests, "config.toml", "quickstart-12", "12.1)"} <= {word.rstrip(":,") for word in words}
-    narrow = Console(width=80, file=io.StringIO())
-    monkeypatch.setattr(lists, "console", lambda: narrow)
-    lists.print_sessions([replace(one, name="Z" * 70)])
-    assert isinstance(narrow.file, io.StringIO)
-    assert narrow.file.getvalue().count("Z") == 70 and "age" in narrow.file.getvalue()
 
 
 def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(

@@ -1,4 +1,4 @@
-"""Print the lists of the commands ``problems`` and ``sessions``."""
+"""Print the lists of the commands ``problems`` and ``sessions``: as a table, or as paragraphs in a narrow terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +17,7 @@ from engine.problem.catalog import ProblemRow
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.store import SessionSummary
 from tui.console.clean_console import PIPE_WIDTH, print_prose
-from tui.console.tables import columns, console, print_marked
+from tui.console.tables import columns, console, print_footnotes, print_marked
 from tui.text.format import age
 from tui.text.sanitize import one_line
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _MOST_WEIGHTS = 4
 """Weights that the list of problems names, at most. Of a larger model, the list shows the number of weights."""
+_MOST_BESTS = 4
+"""Best speedups that the list of sessions names per session, at most. ``sessions --json`` lists all of them."""
+_LEAST_TENSORS = 60
+"""Minimum width of the column of tensors, in cells. With less space, the problems are listed as paragraphs."""
 
 
 def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writer]]) -> None:
@@ -31,21 +37,28 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
 
     ``proposers`` lists, for each row, the proposers that were checked.
     """
-    table = columns("problem", "kernels", "written by", "inputs and weights -> outputs")
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    lacking = False
     from engine.proposers.coverage import add_a_table
 
+    table = columns("problem", "kernels", "written by", "inputs and weights -> outputs")
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    paragraphs: list[tuple[str, list[str]]] = []
+    lacking = False
     for row, asked in zip(rows, proposers, strict=True):
         tensors = f"{', '.join((*row.inputs, *_weights(row)))} -> {', '.join(row.outputs)}" if row.outputs else ""
         refusals = [one_line(one.refusal) for one in asked if one.refusal]
-        words = "\n".join(part for part in (tensors, one_line(row.remark), *refusals) if part)
-        able = [f"{one.proposer} ({_names(one.languages)})" for one in asked if one.languages]
-        lacking |= bool(row.languages) and not able
-        table.add_row(Text(row.reference), Text(_names(row.languages) or "none"), Text(", ".join(able) or "none"),
-                      Text(words))  # fmt: skip
+        below = [part for part in (tensors, one_line(row.remark), *refusals) if part]
+        able = ", ".join(f"{one.proposer} ({_names(one.languages)})" for one in asked if one.languages) or "none"
+        kernels = _names(row.languages) or "none"
+        lacking |= bool(row.languages) and able == "none"
+        table.add_row(Text(row.reference), Text(kernels), Text(able), Text("\n".join(below)))
+        paragraphs.append((row.reference, [f"kernels: {kernels}; written by: {able}", *below]))
     out = console()
-    out.print(table)
+    whole = sum(max(cell_len(str(cell)) for cell in (one.header, *one.cells)) + 3 for one in table.columns[:3])
+    if out.width < whole + _LEAST_TENSORS:
+        _print_paragraphs(out, paragraphs)
+    else:
+        out.print(table)
     if lacking:
         print_prose(out, "written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)")
         for line in add_a_table().splitlines():  # Its TOML is to be pasted.
@@ -62,34 +75,46 @@ def _names(languages: Sequence[Language]) -> str:
 
 
 def print_sessions(sessions: Sequence[SessionSummary]) -> None:
-    """Print one line per session, or several lines on a narrow terminal. Session names are never cut."""
+    """Print one line per session, or a paragraph per session if the lines would be too long. Names are never cut."""
     out = console()
-    table = _sessions_table(sessions, in_lines=True)
-    if out.measure(table, options=out.options.update_width(10 * PIPE_WIDTH)).maximum > out.width:
-        table = _sessions_table(sessions, in_lines=False)
-        name = table.columns[0]
-        name.no_wrap, name.overflow, name.max_width = False, "fold", max(16, out.width // 3)
-    print_marked(out, table, _caption_of(sessions))
-
-
-def _caption_of(sessions: Sequence[SessionSummary]) -> str | None:
-    return shared_caption(one.tolerance for one in sessions if one.best)
-
-
-def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Table:
-    beside = ("config", "") if in_lines else ()
-    table = columns("session", "state", "age", "verdicts", "best", *beside, right=("age", "verdicts"))
-    each = _caption_of(sessions) is None
+    caption = shared_caption(one.tolerance for one in sessions if one.best)
+    table = columns("session", "state", "started", "verdicts", "best", "config", "", right=("started", "verdicts"))
+    paragraphs: list[tuple[str, list[str]]] = []
     for one in sessions:
-        best = Text(", ".join(one.bests) + (f" ({short_caption(one.tolerance)})" if each and one.best else ""))
-        since = age(time.time() - one.created) if one.created else "-"
-        config = one_line(Path(one.config_name).name)
-        note = one_line(one.note)
-        below = Text(": ".join(filter(None, [config, note])), style="dim")
-        cells = (
-            [best, Text(config), Text(note, style="dim")]
-            if in_lines
-            else [Text("\n").join(filter(None, [best, below]))]
-        )
-        table.add_row(Text(one.name), one.state_words, since, str(one.verdicts), *cells)
-    return table
+        best, started = _bests(one, with_tolerance=caption is None), _started(one)
+        config, note = one_line(Path(one.config_name).name), one_line(one.note)
+        table.add_row(Text(one.name), one.state_words, started, str(one.verdicts), Text(best), Text(config),
+                      Text(note, style="dim"))  # fmt: skip
+        facts = [one.state_words, f"started {started}", f"{one.verdicts} verdicts", config]
+        paragraphs.append((one.name, [part for part in (", ".join(filter(None, facts)), best, note) if part]))
+    if _width(out, table) <= out.width:
+        print_marked(out, table, caption)
+        return
+    _print_paragraphs(out, paragraphs)
+    if caption:
+        print_prose(out, caption, "dim")
+    print_footnotes(out, uncertain=any(one.uncertain for one in sessions), above_sol=False)
+
+
+def _bests(session: SessionSummary, *, with_tolerance: bool) -> str:
+    """Return the best speedups of at most ``_MOST_BESTS`` problems, and the number of the others."""
+    named, others = session.bests[:_MOST_BESTS], len(session.bests) - _MOST_BESTS
+    words = ", ".join(named) + (f" and {others} more" if others > 0 else "")
+    return f"{words} ({short_caption(session.tolerance)})" if with_tolerance and named else words
+
+
+def _started(session: SessionSummary) -> str:
+    return f"{age(time.time() - session.created)} ago" if session.created else "-"
+
+
+def _width(out: Console, table: Table) -> int:
+    """Return the width in cells that the table needs to print each row in one line."""
+    return out.measure(table, options=out.options.update_width(10 * PIPE_WIDTH)).maximum
+
+
+def _print_paragraphs(out: Console, paragraphs: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print each name in bold, with its lines indented below."""
+    for name, lines in paragraphs:
+        out.print(Text(name, style="bold"), soft_wrap=True)
+        for line in lines:
+            print_prose(out, f"  {line}", indent=4)

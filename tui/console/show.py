@@ -16,6 +16,7 @@ from tui.console.echo import echo
 from tui.console.tables import (
     columns,
     console,
+    drop_columns,
     interval,
     print_at_sizes,
     print_marked,
@@ -207,4 +208,5 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 " ".join(one.variant for one in round_.selected)
                 or ("-" if round_.finished_at else "unfinished" if state.at_rest else "running"),
             )
-    print_marked(console(), table, f"{tolerance_caption(tolerance)}; {LEGEND}")
+    out = console()
+    print_marked(out, drop_columns(out, table, ("ideas", "kernels")), f"{tolerance_caption(tolerance)}; {LEGEND}")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -65,8 +66,11 @@ VISIBLE = 0.01
 """Relative difference between a speedup and the quotient of its row's times that readers notice."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results with such a difference."""
-_CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
+_DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
+_DROPPED_OF_KERNELS = ("age", "device", "language", "95%", "idea")
+_LEAST_PROSE = 20
+"""Minimum width of a column whose text wraps, in cells."""
 
 
 def console(*, err: bool = False) -> Console:
@@ -84,16 +88,34 @@ def columns(*names: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
+def drop_columns(out: Console, table: Table, names: Sequence[str]) -> Table:
+    """Return ``table`` without the first columns of ``names``, so that the rest fits the console."""
+    for name in names:
+        if _least_width(table) <= out.width:
+            break
+        rest = [column for column in table.columns if column.header != name]
+        table = columns()
+        for one in rest:
+            table.add_column(one.header, justify=one.justify, no_wrap=one.no_wrap, overflow=one.overflow)
+        for cells in zip(*(one.cells for one in rest), strict=True):
+            table.add_row(*cells)
+    return table
+
+
+def _least_width(table: Table) -> int:
+    """Return the width in cells at which the table is readable. A column that wraps needs ``_LEAST_PROSE``."""
+    widest = (
+        (column.no_wrap, max(cell_len(str(cell)) for cell in (column.header, *column.cells)))
+        for column in table.columns
+    )
+    return sum((width if whole else min(width, _LEAST_PROSE)) + 3 for whole, width in widest)
+
+
 def print_results(results: Results) -> None:
     """Print the final table, the files of the best kernels, and remarks."""
     out = console()
-    left_out: tuple[str, ...] = ()
-    unbounded = out.options.update_width(10 * PIPE_WIDTH)
-    for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
-        if out.measure(results_table(results, left_out), options=unbounded).maximum <= out.width:
-            break
     caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(_is_off(row) for row in results.problems)
-    print_marked(out, results_table(results, left_out), caption)
+    print_marked(out, drop_columns(out, _results_table(results), _DROPPED_RESULTS), caption)
     for row in results.problems:
         if row.file is not None:
             print_prose(out, f"best {row.problem}: {row.best} in {row.file}")
@@ -131,26 +153,24 @@ def _is_off(row: ResultRow) -> bool:
     return bool(known) and abs((row.eager_ms or 0.0) / (row.best_ms or 1.0) / (row.speedup or 1.0) - 1) > VISIBLE
 
 
-def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
-    """Return the results table, without the columns in ``left_out``."""
-    names = ("eager ms", "compile ms", "first ms", "best ms", "speedup", "95%", "vs compile", _SOL, "correct")
-    figures = [name for name in names if name not in left_out]
+def _results_table(results: Results) -> Table:
+    figures = ("eager ms", "compile ms", "first ms", "best ms", "speedup", "95%", "vs compile", _SOL, "correct")
     table = columns("problem", *figures, right=figures)
     for row in results.problems:
         if row.eager_ms is None:
             continue
-        cells = {
-            "eager ms": milliseconds(row.eager_ms),
-            "compile ms": marked(milliseconds(row.compile_ms), row.compile_uncertain),
-            "first ms": milliseconds(row.first_ms),
-            "best ms": milliseconds(row.best_ms),
-            "speedup": marked(speedup(row.speedup), row.uncertain),
-            "95%": interval(row.speedup_low, row.speedup_high),
-            "vs compile": marked(speedup(row.over_compile), row.over_compile_uncertain),
-            _SOL: sol_percent(row.sol_share),
-            "correct": f"{row.correct}/{row.verdicts}",
-        }
-        table.add_row(row.problem, *(cells[name] for name in figures))
+        table.add_row(
+            row.problem,
+            milliseconds(row.eager_ms),
+            marked(milliseconds(row.compile_ms), row.compile_uncertain),
+            milliseconds(row.first_ms),
+            milliseconds(row.best_ms),
+            marked(speedup(row.speedup), row.uncertain),
+            interval(row.speedup_low, row.speedup_high),
+            marked(speedup(row.over_compile), row.over_compile_uncertain),
+            sol_percent(row.sol_share),
+            f"{row.correct}/{row.verdicts}",
+        )
     return table
 
 
@@ -167,10 +187,10 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
         for label, cell in zip(labels, column.cells, strict=True)
         if re.search(rf"(?:^|\s){MARK}\d", str(cell))
     ]
-    _print_footnotes(out, uncertain=not all(shares), above_sol=any(shares))
+    print_footnotes(out, uncertain=not all(shares), above_sol=any(shares))
 
 
-def _print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
+def print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
     for note in footnotes(uncertain=uncertain, above_sol=above_sol):
         print_prose(out, note)
 
@@ -189,7 +209,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    _print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
+    print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:
@@ -297,6 +317,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     table = columns(
         "session", "kernel", "problem", "language", "device", *figures, *beside, "age", "idea", right=figures
     )
+    table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
     for one in kernels:
         table.add_row(
             Text(one.session),
@@ -311,7 +332,8 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             age(time.time() - one.at),
             Text(one_line(one.idea, 100)),
         )
-    print_marked(console(), table, caption)
+    out = console()
+    print_marked(out, drop_columns(out, table, _DROPPED_OF_KERNELS), caption)
 
 
 def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str | None = None) -> None:
@@ -359,7 +381,9 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
         note = "; ".join(filter(None, [why_no_star(state, variant), one_line(variant.note)]))
         table.add_row(name, word, time_ms, reached, between, Text(note))
         by_runoff |= between == BY_RUNOFF
-    print_marked(console(), table, tolerance_caption(tolerance) + f"; {SCALED}" * by_runoff)
+    out = console()
+    caption = tolerance_caption(tolerance) + f"; {SCALED}" * by_runoff
+    print_marked(out, drop_columns(out, table, ("95%",)), caption)
 
 
 def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:

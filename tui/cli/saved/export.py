@@ -294,10 +294,14 @@ def _program(one: Chosen) -> str:
 
 
 def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[str], directory: Path) -> None:
+    from engine.export import ExportError
     from engine.export.package.build import built_library, processor_features, write_wheel
     from engine.export.package.tree import PackagedKernel, check_name, check_problem, package_tree
 
-    check_name(package)
+    try:
+        check_name(package)
+    except ExportError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
     gradients = _gradients(backward, [one.problem.id for one in chosen])
     kernels = []
     with working("compiling") as work:

@@ -216,7 +216,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     return code
 
 
-_CAN_BE_LEFT_OUT = ("geomean, failures = 1", "problems", "median", "fast_1.5")
+_DROPPED_OF_TOTALS = ("geomean, failures = 1", "problems", "median", "fast_1.5")
 """Columns that a narrow terminal drops, in this order. The report's files have all columns."""
 
 
@@ -229,7 +229,7 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     from tui.bench.files import write_report
     from tui.bench.report import read_report
     from tui.bench.tables import RULES, facts, totals
-    from tui.console.tables import columns, console
+    from tui.console.tables import columns, console, drop_columns
 
     if output is None and is_bundled(paths):
         what = "ships with kernel-tui, which never changes it"
@@ -248,14 +248,10 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     for line in facts(report):
         out.print(line)
     grid = totals(report)
-    for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
-        shown = [place for place, name in enumerate(grid.head) if name not in left_out]
-        table = columns(*(grid.head[place] for place in shown), right=sorted(grid.right))
-        for row in grid.rows:
-            table.add_row(*(row[place] for place in shown))
-        if out.measure(table, options=out.options.update_width(1000)).maximum <= out.width:
-            break
-    out.print(table)
+    table = columns(*grid.head, right=sorted(grid.right))
+    for row in grid.rows:
+        table.add_row(*row)
+    out.print(drop_columns(out, table, _DROPPED_OF_TOTALS))
     out.print(RULES)
     for file in files:
         echo(str(file))

@@ -1,0 +1,109 @@
+"""Tables in a terminal of 80 columns: whole names and figures, fewer columns."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from engine.problem.catalog import ProblemFile, row_of
+from engine.problem.inspection import inspect_file
+from engine.proposers.coverage import Writer
+from engine.session.library import read_library
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader, SessionSummary
+from tests.commandline import ROOT
+from tui.console import lists, tables
+from tui.view.results import results_of
+
+BESTS = {"softmax": 1.5, "layernorm": 2.25, "conv2d_relu_maxpool": 11.75, "flash_attention_fp16": 0.9}
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> SessionSummary:
+    return SessionSummary(
+        name="quickstart-12",
+        directory=tmp_path,
+        created=time.time() - 3 * 86400,
+        state="stopped",
+        verdicts=128,
+        best=BESTS,
+        config_name="/home/me/config.toml",
+        note="time budget used up (12 min). To continue: kernel-tui resume quickstart-12 --minutes N (more than 12.1)",
+    )
+
+
+class Printed:
+    """What a function prints on a terminal of ``width`` cells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+        self._file = io.StringIO()
+        out = Console(width=width, file=self._file)
+        for module in (lists, tables):
+            monkeypatch.setattr(module, "console", lambda: out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self._file.getvalue().splitlines()
+
+
+def test_sessions_are_paragraphs_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, summary: SessionSummary) -> None:
+    for width in (80, 300):
+        printed = Printed(monkeypatch, width)
+        lists.print_sessions([summary])
+        assert max(map(len, printed.lines)) <= width
+        below = "  stopped, started 3d ago, 128 verdicts, config.toml"
+        assert (below in printed.lines) == (width == 80)
+        words = {word.rstrip(":,") for word in " ".join(printed.lines).split()}
+        assert {*BESTS, "config.toml", "quickstart-12", "12.1)"} <= words
+
+
+def test_a_session_of_many_problems_names_a_few(monkeypatch: pytest.MonkeyPatch, summary: SessionSummary) -> None:
+    printed = Printed(monkeypatch, 80)
+    lists.print_sessions([replace(summary, name="Z" * 100, best=BESTS | {"gelu": 2.0, "rmsnorm": 3.0})])
+    text = " ".join(" ".join(printed.lines).split())
+    assert text.count("Z") == 100
+    assert "flash_attention_fp16 0.90x and 2 more" in text and "gelu" not in text
+
+
+def test_problems_are_paragraphs_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ProblemFile("layernorm", ROOT / "problems" / "quickstart" / "layernorm.py")
+    row = row_of(file, inspect_file(file.path, file.id))
+    writers = [Writer("playbook", ("cpp",), "")]
+    for width in (80, 200):
+        printed = Printed(monkeypatch, width)
+        lists.print_problems([row], [writers])
+        assert max(map(len, printed.lines)) <= width
+        below = "  kernels: cuda cpp python triton; written by: playbook (cpp)"
+        assert (below in printed.lines) == (width == 80)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_kernels_keep_their_names_and_figures(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    kernels = read_library([str(ROOT / "sessions" / "kernelbench-level1")]).kernels
+    printed = Printed(monkeypatch, width)
+    tables.print_kernels(kernels)
+    assert max(map(len, printed.lines)) <= width
+    for one in kernels:
+        assert any(line.split()[:2] == [one.session, one.variant] for line in printed.lines)
+    head = next(line for line in printed.lines if "speedup" in line)
+    ideas = head.index("idea") if "idea" in head else width
+    assert not any("\u2026" in line[:ideas] for line in printed.lines)
+
+
+def test_results_drop_columns_and_keep_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = SessionPaths.at(ROOT / "sessions" / "by-hand")
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+    heads = []
+    for width in (80, 200):
+        printed = Printed(monkeypatch, width)
+        tables.print_results(results_of(state, paths.directory, 0.0))
+        assert any("49.61x" in line for line in printed.lines)
+        assert max(map(len, printed.lines[:5])) <= width and "\u2026" not in "".join(printed.lines)
+        heads.append(next(line for line in printed.lines if "speedup" in line))
+    assert "compile ms" not in heads[0] and "compile ms" in heads[1]
