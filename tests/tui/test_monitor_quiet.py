@@ -74,6 +74,20 @@ async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engi
         assert {segment.style for segment in loads if segment.text.strip()} == {devices.palette.dim}
 
 
+async def test_the_log_says_that_the_engine_died(open_monitor: Any, engine: Engine) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        pid = monitor.app.model.state.engine.pid
+        engine.lock.release()
+        await monitor.until_shown("ENGINE DIED")
+        await monitor.until_shown(f"the engine died (pid {pid})")
+        assert "last readings at " in monitor.text()
+        started = ev.EngineStarted(pid=pid + 1, host="here", version="1", resumed=True, devices=(), sandbox="")
+        engine.record(started)
+        await monitor.until_shown(f"the engine started again (pid {pid + 1})")
+        texts = [line.text for line in monitor.app.model.story.lines]
+        assert texts[-2] == f"the engine died (pid {pid})"
+
+
 @pytest.mark.parametrize("right", [False, True])
 async def test_a_kernel_for_the_searched_sizes_only_is_marked(open_monitor: Any, engine: Engine, right: bool) -> None:
     failed = AtSizes("smaller", {"N": 3}, "x (3, 3)", "wrong", reason="zeros")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from math import exp, log
 
@@ -50,6 +51,11 @@ def age(seconds: float) -> str:
     if seconds < 86400 * 2:
         return f"{seconds // 3600:.0f}h"
     return f"{seconds // 86400:.0f}d"
+
+
+def moment(at: float, now: float) -> str:
+    """Format a time of the last day as ``14:03:07``, and an earlier time with its date. Both are in Unix seconds."""
+    return time.strftime("%H:%M:%S" if now - at < 86400 else "%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def clock(seconds: float) -> str:

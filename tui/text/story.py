@@ -56,6 +56,8 @@ class Story(Struct):
     """Each finished round's leader, by problem and round number."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
     _waits: WaitLines = field(default_factory=WaitLines)
+    _running: int | None = None
+    """The PID of the newest engine, or None after its last event."""
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Add the event's lines to the log. Return whether the event had any lines."""
@@ -63,6 +65,12 @@ class Story(Struct):
         if type(event) not in TOLD or (isinstance(event, ev.VerdictGiven) and not self._is_news(state, event)):
             return False
         told = [found] if (found := _tell(state, event)) is not None else []
+        if isinstance(event, ev.EngineStarted):
+            if self._running is not None:
+                self.say(event.before or recorded.time, "error", f"the engine died (pid {self._running})")
+            self._running = event.pid
+        elif isinstance(event, ev.EngineStopped):
+            self._running = None
         if isinstance(event, _MOVING):
             told += (moved := self._moved(state, event))
             if moved or isinstance(event, ev.RunoffFinished) or _is_judged_again(state, event):

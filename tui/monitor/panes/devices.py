@@ -58,13 +58,13 @@ def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool
 
 
 def _not_running(model: Model, palette: Palette) -> list[Strip]:
-    """Return a line that says how old the readings are."""
+    """Return a line that says when the last readings were taken."""
     if model.link.kind != "ended":
         return []
     reading = model.latest()
     words = "the engine is not running"
     if reading is not None:
-        words += f"; last readings {fmt.age(model.now() - reading.time)} ago"
+        words += f"; last readings at {fmt.moment(reading.time, model.now())}"
     return [line((words, palette.warn))]
 
 

@@ -11,6 +11,7 @@ from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
 from tui.text.sanitize import MAX_LINE
+from tui.text.story import Line
 from tui.view.model import Model
 
 WRAP_FROM = 8
@@ -51,12 +52,15 @@ class LogPane(LinesView):
 
 def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
     styles = {"info": palette.text, "good": palette.good, "warning": palette.warn, "error": palette.bad}
-    told = model.story.lines
+    told = list(islice(model.story.lines, max(0, len(model.story.lines) - count), None))
+    if model.engine == "died" and model.state.engine is not None:
+        # Only the next engine could record this event.
+        told.append(Line(model.clock(), "error", f"the engine died (pid {model.state.engine.pid})"))
     recorded_at = model.recorded_at or float
     return [
         line(
             (time.strftime(" %H:%M:%S ", time.localtime(recorded_at(one.time))), palette.dim),
             (one.text[:MAX_LINE].replace("\n", " "), styles[one.level]),
         )
-        for one in islice(told, max(0, len(told) - count), None)
+        for one in told
     ]

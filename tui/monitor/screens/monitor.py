@@ -171,7 +171,7 @@ class MonitorScreen(Screen[None]):
             self.scoreboard.show(self.model)
         if readings or moved or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
             self.devices.show(self.model)
-        if told:
+        if told or moved:
             self.log_view.show(self.model)
         if events or moved:
             self.detail.show()
