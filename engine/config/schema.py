@@ -133,7 +133,7 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Kernels selected as parents of the next round."""
+    """Fastest kernels that become parents of the next round. ``beam`` may add one with a new category of ideas."""
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
     """
