@@ -1,6 +1,7 @@
 """Measure the transport of a cluster: simulated workers, or one worker against the local evaluator.
 
     .venv/bin/python benchmarks/cluster.py [--workers 32] [--rate 5] [--seconds 60]
+    .venv/bin/python benchmarks/cluster.py --saturated [--workers 2] [--judge-ms 500] [--seconds 30]
     .venv/bin/python benchmarks/cluster.py --against-local [--kernels 20]
 
 The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps
@@ -8,13 +9,18 @@ instead of building and judging, and answers with the verdict of a real evaluati
 The engine side is the search's own evaluator. The script prints the processor time of engine and scheduler, the time
 that the transport adds to an evaluation, and the sizes of the messages.
 
-The second form judges the same kernels with the local evaluator and with one worker on this machine, in turn.
+With ``--saturated``, kernels always wait. The script prints which share of the time the simulated workers judge, and
+how long a worker is idle between two kernels.
+
+The last form judges the same kernels with the local evaluator and with one worker on this machine, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import math
 import os
 import random
 import statistics
@@ -22,7 +28,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -61,19 +69,22 @@ class SleepingHost(JudgingHost):
     """A worker that sleeps instead of building and judging."""
 
     verdict: Verdict
+    build_s = BUILD_S
+    judge_s = JUDGE_S
 
     async def _asked(self, order: m.Order) -> m.AnyFinal:
-        self._of[order.attempt] = None  # type: ignore[assignment]
+        # Heartbeats ask when the judging process was last heard.
+        self._of[order.attempt] = SimpleNamespace(heard_at=math.inf)  # type: ignore[assignment]
         try:
             match order.work:
                 case m.Measure():
                     return m.Measured(4000.0, 9e5)
                 case m.Build():
-                    await asyncio.sleep(BUILD_S)
+                    await asyncio.sleep(self.build_s)
                     assert self.verdict.build is not None
-                    return m.Built(replace(self.verdict.build, seconds=BUILD_S))
+                    return m.Built(replace(self.verdict.build, seconds=self.build_s, code=order.attempt))
                 case m.Judge():
-                    seconds = random.uniform(*JUDGE_S)
+                    seconds = random.uniform(*self.judge_s)
                     await asyncio.sleep(seconds)
                     return m.Judged(replace(self.verdict, stage_s={"judged": seconds}))
                 case _:
@@ -82,12 +93,16 @@ class SleepingHost(JudgingHost):
             del self._of[order.attempt]
 
 
-async def simulate_workers(address: str, certificates: Path, first: int, count: int, verdict: Verdict) -> None:
-    """Run ``count`` simulated workers in this process until it is killed."""
+async def simulate_workers(
+    address: str, certificates: Path, first: int, count: int, verdict: Verdict, judge_s: float
+) -> None:
+    """Run ``count`` simulated workers in this process until it is killed. ``judge_s``: 0 for ``JUDGE_S``."""
     from distributed import Worker
 
     dask_settings.apply()
     SleepingHost.verdict = verdict
+    if judge_s:
+        SleepingHost.judge_s, SleepingHost.build_s = (judge_s, judge_s), judge_s / 4
     workers = []
     for number in range(first, first + count):
         host = f"host{number}"
@@ -158,7 +173,11 @@ async def a_verdict(problem: ProblemSpec, header: str, scratch: Path) -> Verdict
         await local.close()
 
 
-async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> None:
+@contextlib.asynccontextmanager
+async def simulated_cluster(
+    workers: int, scratch: Path, judge_s: float = 0.0
+) -> AsyncIterator[tuple[ClusterEvaluator, ProblemSpec, int]]:
+    """Yield an evaluator with simulated workers, a problem, and the scheduler's PID."""
     import msgspec
 
     certificates = scratch / "certs"
@@ -170,8 +189,8 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
     processes = [scheduler]
     try:
         for first in range(0, workers, PER_PROCESS):
-            simulated = ("--simulate", address, str(first), str(min(PER_PROCESS, workers - first)), str(scratch))
-            processes.append(start(__file__, *simulated))
+            count = str(min(PER_PROCESS, workers - first))
+            processes.append(start(__file__, "--simulate", address, str(first), count, str(scratch), str(judge_s)))
         engine = evaluator(address, certificates, SETTINGS)
         await engine.start()
         for _ in range(240):
@@ -180,12 +199,46 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
             await asyncio.sleep(0.5)
         await asyncio.sleep(3.0)
         engine._headers[problem.id] = header
-        cpu, began = Cpu(scheduler.pid), time.monotonic()
+        yield engine, problem, scheduler.pid
+        await engine.close()
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+async def saturate(workers: int, judge_s: float, seconds: float, scratch: Path) -> None:
+    async with simulated_cluster(workers, scratch, judge_s) as (engine, problem, _):
+        ended: list[float] = []
+
+        async def judge_all(first: int) -> None:
+            for number in range(first, 10**6, engine.width):
+                verdict = await engine.evaluate(problem, "cpp", source(number), lambda stage: None)
+                assert verdict.correct, verdict.reason
+                ended.append(time.monotonic())
+
+        tasks = [asyncio.create_task(judge_all(first)) for first in range(engine.width)]
+        await asyncio.sleep(seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    # The first verdicts include the first builds.
+    count, took = len(ended) - 2 * workers, ended[-1] - ended[2 * workers - 1]
+    each = took * workers / count
+    print(f"{workers} simulated workers on this machine ({os.cpu_count()} cores), {judge_s:g} s per evaluation")
+    print(f"{count} evaluations in {took:.1f} s: the workers judge {judge_s / each:.1%} of the time, "
+          f"and are idle for {1e3 * (each - judge_s):.1f} ms between two kernels")  # fmt: skip
+
+
+async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> None:
+    async with simulated_cluster(workers, scratch) as (engine, problem, scheduler):
+        cpu, began = Cpu(scheduler), time.monotonic()
         await asyncio.sleep(10.0)
         idle = cpu.shares(time.monotonic() - began)
         sizes: dict[str, int] = {}
         _count_sizes(engine, sizes)
-        cpu, began = Cpu(scheduler.pid), time.monotonic()
+        cpu, began = Cpu(scheduler), time.monotonic()
         total = round(rate * seconds)
         tasks = []
         for number in range(total):
@@ -194,12 +247,6 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
         added = [await task for task in tasks]
         took = time.monotonic() - began
         busy = cpu.shares(took)
-        await engine.close()
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(20)
     added_ms = sorted(1e3 * one for one in added)
     print(f"{workers} simulated workers on this machine ({os.cpu_count()} cores), {total} evaluations in {took:.0f} s")
     print(f"evaluations/s: {total / took:.2f}")
@@ -307,25 +354,29 @@ async def against_local(kernels: int, language: Language, scratch: Path) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=32)
+    parser.add_argument("--workers", type=int, help="default: 32; with --saturated 2")
     parser.add_argument("--rate", type=float, default=5.0, help="evaluations per second")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--saturated", action="store_true")
+    parser.add_argument("--judge-ms", type=float, default=500.0, help="duration of an evaluation, with --saturated")
     parser.add_argument("--against-local", action="store_true")
     parser.add_argument("--kernels", type=int, default=20)
     parser.add_argument("--language", choices=["cpp", "cu"], default="cpp")
-    parser.add_argument("--simulate", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--simulate", nargs=5, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.simulate is not None:
         import msgspec
 
-        address, first, count, scratch = chosen.simulate
+        address, first, count, scratch, judge_s = chosen.simulate
         verdict = msgspec.json.decode((Path(scratch) / "verdict.json").read_bytes(), type=Verdict)
-        asyncio.run(simulate_workers(address, Path(scratch) / "certs", int(first), int(count), verdict))
+        asyncio.run(simulate_workers(address, Path(scratch) / "certs", int(first), int(count), verdict, float(judge_s)))
     with tempfile.TemporaryDirectory(prefix="cluster-") as scratch:
         if chosen.against_local:
             asyncio.run(against_local(chosen.kernels, chosen.language, Path(scratch)))
+        elif chosen.saturated:
+            asyncio.run(saturate(chosen.workers or 2, chosen.judge_ms / 1e3, chosen.seconds, Path(scratch)))
         else:
-            asyncio.run(measure(chosen.workers, chosen.rate, chosen.seconds, Path(scratch)))
+            asyncio.run(measure(chosen.workers or 32, chosen.rate, chosen.seconds, Path(scratch)))
 
 
 if __name__ == "__main__":

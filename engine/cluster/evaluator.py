@@ -31,7 +31,7 @@ from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import CountersUnavailable, EvaluationError, JudgeKilled, Known, Opened
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.counters import KernelCounters
-from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+from engine.session.records.verdict import Baseline, BuildReport, Stage, Standing, Verdict
 
 START_S = 120.0
 """Maximum wait for the first worker, in seconds."""
@@ -43,6 +43,8 @@ UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
 """Seconds after the end of a Dask task at which a worker without a report counts as dead."""
+MOST_SENT = 2
+"""Kernels that a device's host has at once: one is judged, and the next waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, without waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
@@ -97,6 +99,7 @@ class _Job:
 
     - ``ticket``: its place in the queues
     - ``device``: where it is now
+    - ``begun``: when its evaluation began
     - ``doubted``: devices on which it failed, without proof that they are at fault; ``doubts``: the reasons by device
     - ``failed``: the verdict of its first failure, and ``why`` the last failure in words
     """
@@ -109,6 +112,7 @@ class _Job:
     known: Known | None
     on_verdict: Callable[[Verdict], None] | None
     queued: float = field(default_factory=time.monotonic)
+    begun: float = 0.0
     device: Device = field(init=False)
     doubted: list[Device] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)
@@ -128,7 +132,13 @@ class _Job:
 
     def tell_judging(self, stage: Stage) -> None:
         if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
+            if stage != self._stage and self._stage == "waiting":
+                self.begun = time.monotonic()
             self.tell(stage)
+
+    def queued_s(self, build: BuildReport) -> float:
+        """Return the seconds from the start of the job to the start of the evaluation, without the build."""
+        return max(0.0, self.begun - self.queued - build.seconds)
 
     def wait_again(self) -> None:
         self._stage = None
@@ -365,10 +375,11 @@ class ClusterEvaluator:
                 stage_s=spent_s,
             )
         job.tell("waiting")
-        job.move(await self._take(built_on, job.ticket, job.place.problem.id))
-        spent_s["queue"] = max(0.0, time.monotonic() - job.queued - report.seconds)
+        job.move(await self._take(built_on, job.ticket, job.place.problem.id, report.code))
         try:
+            job.begun = time.monotonic()
             if job.known is not None and report.code and (verdict := job.known(report.code)) is not None:
+                spent_s["queue"] = job.queued_s(report)
                 return replace(verdict, build=report, stage_s=spent_s)
             answer = await self._ask(job.device, m.Judge(job.place, job.kernel), m.DEVICE, job.tell_judging)
             assert isinstance(answer, m.Judged)
@@ -376,6 +387,7 @@ class ClusterEvaluator:
             verdict = answer.verdict
             build = report if job.device is built_on else verdict.build or report
             judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
+            spent_s["queue"] = job.queued_s(report)
             verdict = replace(verdict, build=build, stage_s={**spent_s, **judged_s})
             self._settle_doubts(job, verdict)
             verdict = self._with_marks(job, verdict)
@@ -502,7 +514,7 @@ class ClusterEvaluator:
     def _cost(self, device: Device, problem: str) -> tuple[float, bool]:
         """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
         opening = OPENING if problem not in device.kept else 0.0
-        work = (device.assigned + device.judging + 1 + opening) * self._comparability.pace(device.id)
+        work = (device.assigned + bool(device.judging) + 1 + opening) * self._comparability.pace(device.id)
         return work, self._comparability.is_odd(device.fact)
 
     @contextlib.asynccontextmanager
@@ -531,17 +543,18 @@ class ClusterEvaluator:
             device.building -= 1
             await self._wake()
 
-    async def _take(self, device: Device, ticket: int, problem: str) -> Device:
-        """Wait until ``device`` is free, and occupy it. If another device is idle, move the kernel to it.
+    async def _take(self, device: Device, ticket: int, problem: str, code: str = "") -> Device:
+        """Wait until ``device`` has room, and occupy it. If another device is idle, move the kernel to it.
 
-        :mod:`engine.devices.waiting_line` decides which kernel comes first, and which kernel an idle device gets.
+        ``code``: digest of the kernel's machine code, or "". :mod:`engine.devices.waiting_line` decides which kernel
+        comes first, and which kernel an idle device gets.
         """
         waiting = Waiting(ticket, problem)
         async with self._changed:
             line = device.judge_line
             line.append(waiting)
             try:
-                while device.judging or self._is_claimed(device) or first_in_line(line, device.kept) is not waiting:
+                while not self._has_room(device, problem, code) or first_in_line(line, device.kept) is not waiting:
                     _check(device)
                     idle = self._idle(device)
                     if idle and first_in_line(line, idle[0].kept, device.kept) is waiting:
@@ -555,8 +568,23 @@ class ClusterEvaluator:
                 line.remove(waiting)
                 raise
             leave_line(line, waiting)
-            device.judging = True
+            device.judging += 1
+            device.code = code
             return device
+
+    def _has_room(self, device: Device, problem: str, code: str) -> bool:
+        """Return whether a kernel may go to the device's host now.
+
+        One kernel waits on the host while another is judged. Otherwise, the device would be idle while the report and
+        the next order travel. A kernel with the machine code of the judged one waits here for that verdict.
+        """
+        if self._is_claimed(device):
+            return False
+        if not device.judging:
+            return True
+        if device.code is None or (code and code == device.code) or problem not in device.kept:
+            return False
+        return device.judging < MOST_SENT and not self._idle(device)
 
     def _idle(self, device: Device) -> list[Device]:
         """Return idle devices that can do the work of ``device`` at least as fast."""
@@ -568,7 +596,7 @@ class ClusterEvaluator:
         return any(device in claim for claim in self._claims)
 
     async def _release(self, device: Device) -> None:
-        device.judging = False
+        device.judging -= 1
         await self._wake()
 
     async def _wait(self) -> None:
@@ -618,7 +646,7 @@ class ClusterEvaluator:
             finally:
                 self._claims = [one for one in self._claims if one is not claim]
                 self._changed.notify_all()  # Kernels may now take the other devices.
-            device.judging = True
+            device.judging, device.code = 1, None
         try:
             yield _Turn(device)
         finally:

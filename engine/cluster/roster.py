@@ -29,12 +29,13 @@ MOST_FAULTS = 2
 class Device:
     """A device of another host.
 
-    ``assigned``: number of kernels for this device. ``judging``: whether a task occupies the device. ``waiting``:
-    whether that task waits because a process outside the search occupies the device. ``building``: number of builds in
-    progress. ``kept``: problems that the device has open. ``faults``: failures in a row that the host caused.
-    ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges on
-    the device. ``build_line``: tickets of the kernels that wait for a builder. ``judge_line``: the kernels that wait
-    for the device. ``lost``: whether the device left. If it joins again, it gets a new object.
+    ``assigned``: number of kernels for this device. ``judging``: number of tasks that occupy the device or, behind a
+    kernel, wait on its host. ``code``: digest of the newest such kernel's machine code, or None for other tasks.
+    ``waiting``: whether a process outside the search occupies the device, so that the tasks wait. ``building``:
+    number of builds in progress. ``kept``: problems that the device has open. ``faults``: failures in a row that the
+    host caused. ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the
+    engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder. ``judge_line``: the
+    kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets a new object.
     """
 
     beat: m.Beat
@@ -42,7 +43,8 @@ class Device:
     fact: DeviceFact
     refusal: str = ""
     assigned: int = 0
-    judging: bool = False
+    judging: int = 0
+    code: str | None = None
     waiting: bool = False
     building: int = 0
     kept: KeptProblems = field(init=False)

@@ -62,6 +62,48 @@ async def test_a_free_device_gets_a_kernel_of_its_open_problem_and_an_idle_one_a
     assert await waiting["matmul"] is first
 
 
+async def test_one_kernel_follows_the_judged_one_to_its_host(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    device = hear(cluster)
+    device.kept.add("softmax")
+
+    def take(ticket: int, problem: str, code: str) -> asyncio.Task[Device]:
+        return asyncio.create_task(cluster._take(device, ticket, problem, code))
+
+    await take(1, "softmax", "a")
+    same = take(2, "softmax", "a")
+    await asyncio.sleep(0.01)
+    assert not same.done(), "its verdict will be known"
+    same.cancel()
+    await asyncio.gather(same, return_exceptions=True)
+    await take(3, "softmax", "b")
+    assert device.judging == 2
+    third, other = take(4, "softmax", "c"), take(5, "conv2d", "d")
+    await asyncio.sleep(0.01)
+    assert not third.done()
+    await cluster._release(device)
+    await third
+    await cluster._release(device)
+    await asyncio.sleep(0.01)
+    assert not other.done() and device.judging == 1, "its problem must be opened first"
+    await cluster._release(device)
+    await other
+    assert device.judging == 1
+
+
+async def test_nothing_follows_a_runoff_and_no_kernel_waits_while_another_device_is_idle(tmp_path: Path) -> None:
+    cluster = evaluator(tmp_path)
+    first = hear(cluster)
+    first.kept.add("softmax")
+    async with cluster._any_device("softmax"):
+        kernel = asyncio.create_task(cluster._take(first, 1, "softmax", "a"))
+        await asyncio.sleep(0.01)
+        assert not kernel.done()
+    assert await kernel is first
+    second = hear(cluster, gpu=replace(GPU, id="a/GPU-2"))
+    assert await cluster._take(first, 2, "softmax", "b") is second
+
+
 async def test_a_device_that_was_set_aside_still_releases_its_memory(tmp_path: Path) -> None:
     cluster = evaluator(tmp_path)
     device = hear(cluster)
