@@ -8,13 +8,26 @@ from tui.text import format as fmt
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, "-"), (0.01234, "0.0123"), (0.8431, "0.843"), (12.345, "12.35"), (123.45, "123.5")]
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (0.01234, "0.0123"),
+        (0.8431, "0.843"),
+        (12.345, "12.35"),
+        (123.45, "123.5"),
+        (0.09997, "0.100"),
+        (9.9997, "10.00"),
+        (99.996, "100.0"),
+    ],
 )
 def test_milliseconds(value: float | None, shown: str) -> None:
     assert fmt.milliseconds(value) == shown
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, ""), (0.042, "+4.2%"), (-0.31, "-31%"), (11.0, "x12")])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (0.042, "+4.2%"), (-0.31, "-31%"), (-0.0997, "-10%"), (0.0994, "+9.9%"), (11.0, "x12")],
+)
 def test_change(value: float | None, shown: str) -> None:
     assert fmt.change(value) == shown
 

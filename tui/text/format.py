@@ -23,11 +23,11 @@ def transformation_label(name: str) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format milliseconds with three digits, such as ``0.0123``, ``0.843``, ``12.3``, ``1234``."""
+    """Format milliseconds with three or four digits, such as ``0.0123``, ``0.843``, ``12.35``, ``1234``."""
     if value is None:
         return "-"
     for bound, digits in ((0.1, 4), (10, 3), (100, 2), (1000, 1)):
-        if value < bound:
+        if round(value, digits) < bound:
             return f"{value:.{digits}f}"
     return f"{value:.0f}"
 
@@ -38,7 +38,7 @@ def change(value: float | None) -> str:
         return ""
     if value >= 9:
         return f"x{value + 1:.0f}"
-    return f"{value * 100:+.1f}%" if abs(value) < 0.1 else f"{value * 100:+.0f}%"
+    return f"{value * 100:+.1f}%" if round(abs(value), 3) < 0.1 else f"{value * 100:+.0f}%"
 
 
 def age(seconds: float) -> str:
