@@ -286,7 +286,7 @@ class ClusterEvaluator:
     @property
     def width(self) -> int:
         """Number of evaluations in flight that keeps all builders and devices busy."""
-        return max(2, sum(device.beat.builders + 1 for device in self._roster.admitted()))
+        return max(2, sum(device.beat.builders + MOST_SENT for device in self._roster.admitted()))
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         try:
