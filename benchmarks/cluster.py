@@ -222,7 +222,11 @@ async def saturate(workers: int, judge_s: float, seconds: float, scratch: Path) 
         await asyncio.sleep(seconds)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(one, asyncio.CancelledError):
+                raise one
+    if len(ended) <= 2 * workers:
+        raise SystemExit("too few evaluations; raise --seconds")
     # The first verdicts include the first builds.
     count, took = len(ended) - 2 * workers, ended[-1] - ended[2 * workers - 1]
     each = took * workers / count

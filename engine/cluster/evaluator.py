@@ -44,7 +44,7 @@ UNSTARTED_S = 20.0
 UNREPORTED_S = 1.0
 """Seconds after the end of a Dask task at which a worker without a report counts as dead."""
 MOST_SENT = 2
-"""Kernels that a device's host has at once: one is judged, and the next waits."""
+"""Maximum number of kernels at a device's host, without builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, without waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
@@ -99,7 +99,8 @@ class _Job:
 
     - ``ticket``: its place in the queues
     - ``device``: where it is now
-    - ``begun``: when its evaluation began
+    - ``begun``: when it got the device
+    - ``follows``: whether it was sent to the device's host behind another kernel
     - ``doubted``: devices on which it failed, without proof that they are at fault; ``doubts``: the reasons by device
     - ``failed``: the verdict of its first failure, and ``why`` the last failure in words
     """
@@ -113,6 +114,7 @@ class _Job:
     on_verdict: Callable[[Verdict], None] | None
     queued: float = field(default_factory=time.monotonic)
     begun: float = 0.0
+    follows: bool = False
     device: Device = field(init=False)
     doubted: list[Device] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)
@@ -132,7 +134,7 @@ class _Job:
 
     def tell_judging(self, stage: Stage) -> None:
         if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
-            if stage != self._stage and self._stage == "waiting":
+            if self.follows and self._stage == "waiting":
                 self.begun = time.monotonic()
             self.tell(stage)
 
@@ -376,6 +378,7 @@ class ClusterEvaluator:
             )
         job.tell("waiting")
         job.move(await self._take(built_on, job.ticket, job.place.problem.id, report.code))
+        job.follows = len(job.device.sent) > 1
         try:
             job.begun = time.monotonic()
             if job.known is not None and report.code and (verdict := job.known(report.code)) is not None:
@@ -395,7 +398,7 @@ class ClusterEvaluator:
                 job.on_verdict(verdict)
             return verdict
         finally:
-            await self._release(job.device)
+            await self._release(job.device, report.code)
 
     def _with_marks(self, job: _Job, verdict: Verdict) -> Verdict:
         """Return the verdict with remarks on a slow host and unusual software. Also mark earlier verdicts."""
@@ -514,7 +517,7 @@ class ClusterEvaluator:
     def _cost(self, device: Device, problem: str) -> tuple[float, bool]:
         """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
         opening = OPENING if problem not in device.kept else 0.0
-        work = (device.assigned + bool(device.judging) + 1 + opening) * self._comparability.pace(device.id)
+        work = (device.assigned + bool(device.sent) + 1 + opening) * self._comparability.pace(device.id)
         return work, self._comparability.is_odd(device.fact)
 
     @contextlib.asynccontextmanager
@@ -556,7 +559,7 @@ class ClusterEvaluator:
             try:
                 while not self._has_room(device, problem, code) or first_in_line(line, device.kept) is not waiting:
                     _check(device)
-                    idle = self._idle(device)
+                    idle = self._idle(device) if not code or code not in device.sent else []
                     if idle and first_in_line(line, idle[0].kept, device.kept) is waiting:
                         device.assigned -= 1
                         device = idle[0]
@@ -568,35 +571,39 @@ class ClusterEvaluator:
                 line.remove(waiting)
                 raise
             leave_line(line, waiting)
-            device.judging += 1
-            device.code = code
+            device.sent.append(code)
+            self._changed.notify_all()  # Another kernel may now follow this one.
             return device
 
     def _has_room(self, device: Device, problem: str, code: str) -> bool:
         """Return whether a kernel may go to the device's host now.
 
-        One kernel waits on the host while another is judged. Otherwise, the device would be idle while the report and
-        the next order travel. A kernel with the machine code of the judged one waits here for that verdict.
+        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
+        and the next order travel. A kernel with the machine code of the judged kernel waits here for that verdict.
         """
         if self._is_claimed(device):
             return False
-        if not device.judging:
+        if not device.sent:
             return True
-        if device.code is None or (code and code == device.code) or problem not in device.kept:
+        if None in device.sent or len(device.sent) == MOST_SENT or device.waiting:
             return False
-        return device.judging < MOST_SENT and not self._idle(device)
+        if (code and code in device.sent) or problem not in device.kept:
+            return False
+        # A kernel at a host cannot move, so each device must have another kernel for the time when it becomes free.
+        usable = self._roster.usable()
+        return sum(len(one.judge_line) for one in usable) >= len(usable)
 
     def _idle(self, device: Device) -> list[Device]:
         """Return idle devices that can do the work of ``device`` at least as fast."""
         pace = self._comparability.pace(device.id)
-        idle = [one for one in self._roster.usable() if not (one.judging or one.assigned or self._is_claimed(one))]
+        idle = [one for one in self._roster.usable() if not (one.sent or one.assigned or self._is_claimed(one))]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
 
     def _is_claimed(self, device: Device) -> bool:
         return any(device in claim for claim in self._claims)
 
-    async def _release(self, device: Device) -> None:
-        device.judging -= 1
+    async def _release(self, device: Device, code: str | None) -> None:
+        device.sent.remove(code)
         await self._wake()
 
     async def _wait(self) -> None:
@@ -639,18 +646,18 @@ class ClusterEvaluator:
                     if home in {one.id for one in usable}:
                         usable = [one for one in usable if one.id == home]
                     claim[:] = [one for one in usable if wanted in ("", one.id)]
-                    if free := [one for one in claim if not one.judging]:
+                    if free := [one for one in claim if not one.sent]:
                         device = min(free, key=lambda one: (problem not in one.kept, one.assigned))
                         break
                     await self._wait()
             finally:
                 self._claims = [one for one in self._claims if one is not claim]
                 self._changed.notify_all()  # Kernels may now take the other devices.
-            device.judging, device.code = 1, None
+            device.sent.append(None)
         try:
             yield _Turn(device)
         finally:
-            await self._release(device)
+            await self._release(device, None)
 
     async def _somewhere(self, job: Callable[[Device], Awaitable[_T]], problem: str, home: str | None = None) -> _T:
         """Run ``job`` on a device. If the device is lost or fails, run it on another device."""

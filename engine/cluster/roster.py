@@ -29,13 +29,14 @@ MOST_FAULTS = 2
 class Device:
     """A device of another host.
 
-    ``assigned``: number of kernels for this device. ``judging``: number of tasks that occupy the device or, behind a
-    kernel, wait on its host. ``code``: digest of the newest such kernel's machine code, or None for other tasks.
-    ``waiting``: whether a process outside the search occupies the device, so that the tasks wait. ``building``:
-    number of builds in progress. ``kept``: problems that the device has open. ``faults``: failures in a row that the
-    host caused. ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the
-    engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder. ``judge_line``: the
-    kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets a new object.
+    ``assigned``: number of kernels for this device. ``sent``: the tasks at the device's host, without builds: the
+    running task and perhaps a kernel that waits behind it. For a kernel, the list has the digest of its machine code or
+    "", and for other tasks None. ``waiting``: whether a process outside the search occupies the device, so that the
+    tasks wait. ``building``: number of builds in progress. ``kept``: problems that the device has open. ``faults``:
+    failures in a row that the host caused. ``measured``: whether the device's judge knows its peaks. ``presence``: the
+    task that keeps the engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder.
+    ``judge_line``: the kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets
+    a new object.
     """
 
     beat: m.Beat
@@ -43,8 +44,7 @@ class Device:
     fact: DeviceFact
     refusal: str = ""
     assigned: int = 0
-    judging: int = 0
-    code: str | None = None
+    sent: list[str | None] = field(default_factory=list)
     waiting: bool = False
     building: int = 0
     kept: KeptProblems = field(init=False)

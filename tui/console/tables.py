@@ -89,7 +89,7 @@ def columns(*names: str, right: Sequence[str] = ()) -> Table:
 
 
 def drop_columns(out: Console, table: Table, names: Sequence[str]) -> Table:
-    """Return ``table`` without the first columns of ``names``, so that the rest fits the console."""
+    """Leave out columns in the order of ``names``, one at a time, until ``table`` fits the console."""
     for name in names:
         if _least_width(table) <= out.width:
             break

@@ -39,6 +39,11 @@ class Line(NamedTuple):
     text: str
 
 
+def engine_died(at: float, pid: int) -> Line:
+    """Return the line for an engine that ended without a last event. ``at``: its last sign of life, in Unix seconds."""
+    return Line(at, "error", f"the engine died (pid {pid})")
+
+
 class _Reached(NamedTuple):
     """A finished round's leader, the speedup of its verdict, and its comparable speedup."""
 
@@ -67,7 +72,8 @@ class Story(Struct):
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, ev.EngineStarted):
             if self._running is not None:
-                self.say(event.before or recorded.time, "error", f"the engine died (pid {self._running})")
+                last = self.lines[-1].time if self.lines else recorded.time
+                self.lines.append(engine_died(event.before or last, self._running))
             self._running = event.pid
         elif isinstance(event, ev.EngineStopped):
             self._running = None

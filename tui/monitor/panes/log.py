@@ -11,7 +11,7 @@ from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
 from tui.text.sanitize import MAX_LINE
-from tui.text.story import Line
+from tui.text.story import engine_died
 from tui.view.model import Model
 
 WRAP_FROM = 8
@@ -55,7 +55,7 @@ def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
     told = list(islice(model.story.lines, max(0, len(model.story.lines) - count), None))
     if model.engine == "died" and model.state.engine is not None:
         # Only the next engine could record this event.
-        told.append(Line(model.clock(), "error", f"the engine died (pid {model.state.engine.pid})"))
+        told.append(engine_died(model.clock(), model.state.engine.pid))
     recorded_at = model.recorded_at or float
     return [
         line(
