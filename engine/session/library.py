@@ -118,8 +118,9 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
         except SessionError as error:
             unread.append(str(error))
             damaged += 1
-    # Sort by time, because a speedup also depends on the machine's state while the reference ran.
-    kernels.sort(key=lambda one: (one.problem, one.key, one.device, one.ms))
+    # Runoffs chose the best kernels, so these come first. The order of the others is by time, because a speedup also
+    # depends on the machine's state while the reference ran.
+    kernels.sort(key=lambda one: (one.problem, one.key, one.device, not one.best, one.ms))
     return Library(tuple(kernels), len(directories) - damaged, tuple(unread), tuple(ideas))
 
 

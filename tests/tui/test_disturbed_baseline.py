@@ -11,6 +11,7 @@ from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.records.verdict import Baseline, Timing, Verdict
+from engine.session.records.verdict_text import is_comparison_uncertain
 from engine.session.state.session_state import fold
 from tui.console.tables import print_results
 from tui.report.overview import overview_of
@@ -18,6 +19,16 @@ from tui.text.narration import line_of
 from tui.view.results import results_of
 
 TIME = Timing(2.0, 2.0, 2.0, 9)
+
+
+@pytest.mark.parametrize("paired_ms, uncertain", [(2.0, False), (1.7, False), (1.6, True), (2.5, True)])
+def test_a_machine_whose_speed_changed_between_two_measurements_is_no_base_for_a_comparison(
+    paired_ms: float, uncertain: bool
+) -> None:
+    verdict = Verdict(status="correct", speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+    paired = replace(verdict, reference=Timing(paired_ms, paired_ms, paired_ms, 9))
+    assert is_comparison_uncertain(paired, Baseline("compile", TIME), Baseline("eager", TIME)) is uncertain
+    assert not is_comparison_uncertain(paired, Baseline("compile", TIME), None)
 
 
 def test_a_disturbed_time_of_compile_is_marked_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

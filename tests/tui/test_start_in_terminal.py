@@ -144,13 +144,25 @@ def spent_session(tmp_path: Path) -> SessionPaths:
     return paths
 
 
+def test_a_headless_search_asks_nothing(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
+    spent_session(tmp_path)
+    terminal = kernel_tui_in_terminal("config.toml", "--headless")
+    terminal.wait_for("Starting a new session: demo-2")
+    paths = SessionPaths.at(tmp_path / "sessions" / "demo-2")
+    terminal.process.terminate()
+    ended(terminal)
+    if (living := engine_liveness(paths)).running and living.pid is not None:
+        os.kill(living.pid, signal.SIGKILL)
+
+
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     told = "demo: time budget used up (2 min). Continue with: kernel-tui resume demo --minutes N (more than 2)"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
-    assert kernel_tui("show", "demo").stdout.startswith(f"{told}; 1:50 search time")
+    shown = kernel_tui("show", "demo").stdout
+    assert shown.startswith(told.replace("demo: ", "demo: 1:50 search time, 0 verdicts; ", 1))
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
 
@@ -166,7 +178,7 @@ def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: Kernel
 def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     (line,) = kernel_tui("show", "demo").stdout.splitlines()
-    assert line.endswith("0 verdicts")
+    assert line.startswith("demo: 1:50 search time, 0 verdicts; ")
 
 
 @pytest.mark.parametrize(("answer", "sessions", "minutes"), [("y\n", 1, [4.0]), ("\n", 2, [])])

@@ -230,7 +230,8 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
         over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
-    over |= {name: _over(one, verdict) for name, one in problem.baselines.items() if name != "eager"}
+    eager = problem.baselines.get("eager")
+    over |= {name: _over(one, verdict, eager) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
         path=problem.spec.path,
@@ -305,7 +306,7 @@ def _over_eager(problem: ProblemState, verdict: Verdict | None) -> Over:
     return Over(ms, verdict.speedup, verdict.speedup_low, verdict.speedup_high, uncertain=is_uncertain(verdict))
 
 
-def _over(baseline: Baseline, verdict: Verdict | None) -> Over:
+def _over(baseline: Baseline, verdict: Verdict | None, eager: Baseline | None) -> Over:
     timing: Timing | None = baseline.timing
     if timing is None:
         return Over(failure=baseline.failure or "no time")
@@ -314,7 +315,7 @@ def _over(baseline: Baseline, verdict: Verdict | None) -> Over:
         return Over(timing.median_ms)
     speedup = timing.median_ms / kernel.median_ms
     low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
-    return Over(timing.median_ms, speedup, low, high, uncertain=is_comparison_uncertain(verdict, baseline))
+    return Over(timing.median_ms, speedup, low, high, uncertain=is_comparison_uncertain(verdict, baseline, eager))
 
 
 def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:

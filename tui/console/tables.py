@@ -69,7 +69,7 @@ PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 _DROPPED_OF_KERNELS = ("age", "device", "language", "95%", "idea")
-_LEAST_PROSE = 20
+_LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
 
@@ -312,6 +312,7 @@ def print_profile(launches: Sequence[KernelProfile]) -> None:
 
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     """Print one row per saved kernel, with a tolerance column if tolerances differ."""
+    out = console()
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
     beside = () if caption is not None else ("tolerance",)
     table = columns(
@@ -330,9 +331,8 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),
-            Text(one_line(one.idea, 100)),
+            Text(one_line(one.idea, 100 if out.width >= PIPE_WIDTH else 46)),
         )
-    out = console()
     print_marked(out, drop_columns(out, table, _DROPPED_OF_KERNELS), caption)
 
 

@@ -45,11 +45,11 @@ def over_compile_words(problem: ProblemState, variant: VariantState) -> str | No
 
 
 def over_compile_is_uncertain(problem: ProblemState, variant: VariantState) -> bool:
-    """Return whether other programs disturbed the baseline, or the kernel's own speedup is uncertain."""
+    """Return whether other programs disturbed the comparison, or the kernel's own speedup is uncertain."""
     compiled = problem.baselines.get("compile")
     if compiled is None or variant.verdict is None:
         return is_uncertain(variant.verdict)
-    return is_comparison_uncertain(variant.verdict, compiled)
+    return is_comparison_uncertain(variant.verdict, compiled, problem.baselines.get("eager"))
 
 
 def interval_words(verdict: Verdict | None) -> str:

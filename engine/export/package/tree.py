@@ -20,6 +20,7 @@ RUNTIME = "_runtime"
 VERSION = "0.1.0"
 CPU_FEATURES = re.compile(r"avx|amx|fma|bmi|sse|ssse|f16c|abm|movbe|popcnt|vaes|vpclmul|gfni|sha|adx|asimd|sve|fphp")
 """Features that a compiler may use with ``-march=native``."""
+_NAME = r"[A-Za-z][A-Za-z0-9_]*"
 _RESERVED = {"self", "Tensor"}
 _USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
 """Names that a kernel's module uses for its own code."""
@@ -44,9 +45,11 @@ class PackagedKernel(Struct, frozen=True):
 
 def check_name(package: str) -> None:
     """Raise ``ExportError`` if ``package`` cannot be the name of a Python package."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", package) or keyword.iskeyword(package):
+    if not re.fullmatch(_NAME, package) or keyword.iskeyword(package):
+        valid = re.sub(r"\W+", "_", package, flags=re.ASCII).strip("_")
+        near = valid if re.fullmatch(_NAME, valid) and not keyword.iskeyword(valid) else "fast_kernels"
         raise ExportError(
-            f"{package} is not a valid name for a Python package; use letters, digits and _, such as fast_kernels"
+            f"{package} is not a valid name for a Python package; use letters, digits and _, such as {near}"
         )
 
 

@@ -64,9 +64,19 @@ def is_disturbed(baseline: Baseline) -> bool:
     return baseline.timing is not None and baseline.others > BUSY
 
 
-def is_comparison_uncertain(verdict: Verdict, baseline: Baseline) -> bool:
-    """Whether the speedup over ``baseline`` is uncertain, because the verdict's speedup or the baseline's time is."""
-    return is_uncertain(verdict) or is_disturbed(baseline)
+def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
+    """Whether the speedup over ``baseline`` is uncertain.
+
+    Baselines are timed alone, and kernels in pairs with eager. If eager's own time (``eager``) differs from eager's
+    time in these pairs, the machine was faster or slower at one of the times.
+    """
+    if is_uncertain(verdict) or is_disturbed(baseline):
+        return True
+    alone, paired = eager.timing if eager is not None else None, verdict.reference
+    if alone is None or paired is None:
+        return False
+    slower, faster = max(alone.median_ms, paired.median_ms), min(alone.median_ms, paired.median_ms)
+    return slower > (1 + WIDE) * faster
 
 
 def disturbance(baseline: Baseline) -> str:

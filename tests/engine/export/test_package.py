@@ -222,6 +222,11 @@ def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
         package_tree(name, [])
 
 
+def test_a_near_name_is_suggested() -> None:
+    with pytest.raises(ExportError, match=r"such as my_op$"):
+        package_tree("my-op", [])
+
+
 def test_names_in_a_package_are_distinct(tmp_path: Path) -> None:
     file = tmp_path / "problem.py"
     file.write_text(GRADIENT)

@@ -87,6 +87,10 @@ def test_the_suffix_of_the_output_asks_for_the_source(session: SessionPaths, tmp
     refused = command(session, str(session.directory), "--best", "relu", "-o", str(other))
     assert refused.returncode == 2 and "the kernel's source is a .cpp file" in refused.stderr
     assert not other.exists()
+    script = tmp_path / "relu.py"
+    refused = command(session, str(session.directory), "--best", "relu", "--standalone", "-o", str(script))
+    assert refused.returncode == 2 and "the program is not in Python; name a .cpp file" in refused.stderr
+    assert not script.exists()
 
 
 def test_an_uncertain_speedup_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:

@@ -190,10 +190,11 @@ def _export(
         if package is not None:
             _write_package(chosen, package, backward, Path(output or "."))
         elif standalone:
-            _write(
-                output or _standard_output(f"{chosen[0].problem.id}.{chosen[0].language}"),
-                [_program(chosen[0]).encode()],
-            )
+            file = output or _standard_output(f"{chosen[0].problem.id}.{chosen[0].language}")
+            if Path(file).suffix == ".py":
+                own = suffix_of(chosen[0].language)
+                raise Failure(f"{file}: the program is not in Python; name a {own} file", ExitCode.USAGE)
+            _write(file, [_program(chosen[0]).encode()])
         else:
             file = output or _standard_output(f"{chosen[0].problem.id}_new.py")
             _write(file, [(chosen[0].source if _is_source(file, chosen[0]) else _solution(chosen[0])).encode()])

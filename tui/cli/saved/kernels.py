@@ -43,7 +43,7 @@ def kernels(
     """Search the correct kernels in all sessions.
 
     A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the fastest kernel. To show a kernel: kernel-tui show SESSION KERNEL
+    the list starts with the best kernels. To show a kernel: kernel-tui show SESSION KERNEL
     """
     from engine.session.library import matching, read_library, session_directories
     from engine.system.globbing import TooWide

@@ -37,7 +37,7 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
     elif not found:
-        echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
+        echo(f"no sessions in {root}; start one with: kernel-tui config.toml. An example: kernel-tui show by-hand")
     else:
         from tui.console.lists import print_sessions
 

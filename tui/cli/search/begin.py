@@ -37,10 +37,10 @@ _END_S = 60.0
 """Time limit for a stopping engine to finish its running work."""
 
 
-def begin_run(config_path: Path, choice: str | None) -> Beginning:
+def begin_run(config_path: Path, choice: str | None, *, may_ask: bool) -> Beginning:
     """Create a session for a configuration, or return its running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. On a terminal, the function may ask the user. Raises ConfigError,
+    ``choice`` is "new", "resume" or None. On a terminal, the function asks the user if ``may_ask``. Raises ConfigError,
     ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
@@ -51,12 +51,13 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
         raise _with_problem_faults(error) from None
     say_renamed_keys(config.path)
     _check(config)
+    asks = may_ask and sys.stdin.isatty() and sys.stderr.isatty()
     earlier = _newest_session(config)
     if earlier is not None:
         _wait_if_ending(earlier)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
         echo(f"{earlier.name} is already running; attaching (Ctrl-C detaches)", err=True)
-        if _attaches(earlier, config):
+        if _attaches(earlier, config, asks=asks):
             return Beginning(earlier.directory, starts=False)
         choice = "new"
     if (
@@ -67,7 +68,7 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
         raise Failure(reason, ExitCode.USAGE)
     left_behind = ""
     if earlier is not None:
-        found = _resumed(earlier, config, choice)
+        found = _resumed(earlier, config, choice, asks=asks)
         if isinstance(found, Beginning):
             return found
         left_behind = found
@@ -89,10 +90,10 @@ def say_renamed_keys(path: Path) -> None:
         echo(line, err=True)
 
 
-def _attaches(paths: SessionPaths, config: Config) -> bool:
+def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     """Report what has changed in the configuration since the running session started.
 
-    On a terminal, ask whether to attach anyway.
+    ``asks``: ask whether to attach anyway.
     """
     if not (changed := _changes(config, paths)):
         return True
@@ -101,13 +102,9 @@ def _attaches(paths: SessionPaths, config: Config) -> bool:
         f"To search with the new settings: {program()} run {_shell_path(config)} --new",
         err=True,
     )
-    if not _asks():
+    if not asks:
         return True
     return click.confirm(f"Attach to {paths.name}? (n starts a new session)", default=True, err=True)
-
-
-def _asks() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _shell_path(config: Config) -> str:
@@ -238,7 +235,7 @@ def _newest_session(config: Config) -> SessionPaths | None:
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
-def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginning | str:
+def _resumed(paths: SessionPaths, config: Config, choice: str | None, *, asks: bool) -> Beginning | str:
     """Resume an earlier session if ``choice`` or the user's answer says so.
 
     If the session is not resumed, return a message about it, or "" for a finished session.
@@ -255,7 +252,7 @@ def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginni
     changed = _changes(config, paths)
     if (reason := _nothing_left(paths, state)) is not None:
         spent = _minutes_spent(paths, state)
-        if _asks() and spent is not None and not changed:
+        if asks and spent is not None and not changed:
             return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0]) or ""
         return reason
     if choice == "resume":
@@ -269,7 +266,7 @@ def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginni
         unfinished = f"{name} is unfinished: its engine died ({verdicts})"
     if changed:
         unfinished += f", and {config.path.name} has changed since: {changed}"
-    if not _asks():
+    if not asks:
         return f"{unfinished}. {_resume_words(paths)}"
     # The monitor would hide a line, so ask. A changed configuration asks for a new session.
     how = "Resume it with its own settings? (n starts a new session)" if changed else "Resume it?"

@@ -35,6 +35,6 @@ def run(
     def begin() -> Beginning:
         from tui.cli.search.begin import begin_run
 
-        return begin_run(config_path, "new" if new else "resume" if go_on else None)
+        return begin_run(config_path, "new" if new else "resume" if go_on else None, may_ask=not (headless or as_json))
 
     return start_and_watch(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)

@@ -93,13 +93,12 @@ def help_lines(
     ascii_only: bool,
 ) -> list[Strip]:
     """Return the lines of help, most useful first."""
-    lines: list[Strip] = []
-    if (about := getattr(focused, "HELP", None)) is not None:
-        lines += wrapped(about, palette.bold, width)
     own = [binding for binding in getattr(focused, "BINDINGS", ()) if isinstance(binding, Binding)]
     glyphs = [(one.ascii if ascii_only else one.unicode, one) for one in GLYPHS.values()]
+    about = getattr(focused, "HELP", None)
     groups = {
         "Most used keys": [_key(action.shown_key, action.help, palette) for action in first],
+        "This pane": wrapped(about, palette.text, width) if about is not None else [],
         "Glyphs": [
             line((shown.ljust(KEY_WIDTH), palette.named(one.style)), (one.meaning, palette.text))
             for shown, one in glyphs
@@ -109,9 +108,10 @@ def help_lines(
     for group, title in GROUP_NAMES.items():
         found = [action for action in rest if action.group == group and action not in first]
         groups[title] = [_key(action.shown_key, action.help, palette) for action in found]
+    lines: list[Strip] = []
     for title, entries in groups.items():
         if entries:
-            lines += [line(""), line((title, palette.title)), *entries]
+            lines += [*([line("")] if lines else []), line((title, palette.title)), *entries]
     lines += [line(""), line(("Filter", palette.title)), *wrapped(FILTER_HELP, palette.text, width)]
     lines += [line(""), line(("Figures", palette.title))]
     for name, meaning in FIGURES.items():

@@ -145,6 +145,8 @@ class MonitorScreen(Screen[None]):
         self._bests, before = _bests(self.model.state), self._bests
         if self.held:  # keep the rows too, so that keys act on the node that the user sees
             self.status.show(self.model, self.held, self.following)
+            if self._link_shown != self.model.engine:
+                self.key_bar.show()
             return
         for recorded in events:
             self.tree_rows.note(recorded.event)
