@@ -32,9 +32,9 @@ from engine.session.records.events import (
 from engine.session.records.model_calls import CallSite
 from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
-from engine.session.state.session_state import SessionState
+from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
-from tests.commandline import KernelTui
+from tests.commandline import ROOT, KernelTui
 from tui.compare.kernels import compare_kernels
 from tui.console import tables
 from tui.console.clean_console import clean_console
@@ -471,3 +471,17 @@ def test_a_pruned_problem_is_called_pruned_and_is_not_unsolved(kernel_tui: Kerne
         state.pruned.add(name)
     assert not state.nothing_correct, "a person has pruned them all: nothing is unsolved"
     assert SessionState().nothing_correct
+
+
+def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_again() -> None:
+    with SessionReader(SessionPaths.at(ROOT / "sessions" / "by-hand")) as reader:
+        events = list(reader.read())
+    again = next(one for one in reversed(events) if isinstance(one.event, VerdictGiven) and one.event.verdict.correct)
+    state, best = fold([]), dict[str, str | None]()
+    lines = []
+    for one in (*events, replace(again, seq=events[-1].seq + 1)):
+        state.apply(one)
+        lines.append(line_of(one.event, state, best) or "")
+    assert "softmax: runoff of 4 kernels, fastest: v1" in lines
+    assert "softmax: runoff of 4 kernels, fastest: v42; new best: v42" in lines
+    assert "(judged again) correct" in lines[-1]

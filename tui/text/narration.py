@@ -13,6 +13,7 @@ from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.verdict_text import disturbance, is_disturbed, speedup_words
 from engine.session.state.session_state import SessionState
 from tui.text.format import duration, milliseconds, transformation_label
+from tui.text.runoff_text import why_no_star
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
@@ -74,7 +75,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.VerdictGiven():
             return _verdict(event, state, best)
         case ev.RunoffFinished() if event.standings:
-            return f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {event.standings[0].variant}"
+            return _runoff(event, state, best)
         case ev.Profiled() if event.bottleneck is not None:
             return f"{event.variant}: hardware counters show the bottleneck: {event.bottleneck}"
         case ev.SizesChecked():
@@ -122,11 +123,23 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     return f"{event.problem}: {name} alone {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
 
 
+def _runoff(event: ev.RunoffFinished, state: SessionState, best: dict[str, str | None]) -> str:
+    fastest = event.standings[0].variant
+    words = f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {fastest}"
+    before, best[event.problem] = best.get(event.problem), state.problems[event.problem].best
+    now = best[event.problem]
+    if now is None or (now == fastest and now == before):
+        return words
+    why = why_no_star(state, state.variants[fastest]) if now != fastest else ""
+    stays = "best remains" if now == before else "new best"
+    return f"{words}; {stays}: {now}{f' ({fastest}: {why})' if why else ''}"
+
+
 def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:
     variant = state.variants.get(event.variant)
     if variant is None:
         return None
-    head = f"{variant.problem}: {variant.id} of {variant.idea}"
+    head = f"{variant.problem}: {variant.id} of {variant.idea}{' (judged again)' if variant.judged > 1 else ''}"
     verdict = event.verdict
     if event.why and verdict.slow_host is not None:
         return f"{variant.problem}: {one_line(event.why)}"
