@@ -164,7 +164,7 @@ def test_while_paused_nothing_new_is_judged_and_what_runs_finishes(search: LiveS
     time.sleep(1.0)
     assert search.state().verdicts == state.verdicts
     assert "already" in str(search.tell("pause")["message"])
-    assert "demo: paused" in search.kernel_tui("show", "demo").stdout
+    assert "verdicts; paused, engine pid" in search.kernel_tui("show", "demo").stdout
     search.tell("unpause")
     search.until(lambda later: later.verdicts > state.verdicts)
 
