@@ -501,7 +501,7 @@ class LocalEvaluator:
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache.parent / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": str(self._threads),
             # The processor's flags choose the vector width. Without this, Inductor also compiles a test program for
-            # each width, which takes 10 s on a new host.
+            # each width, which took 10 s on two cores.
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
         }
 

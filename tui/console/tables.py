@@ -69,6 +69,7 @@ PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 _DROPPED_OF_KERNELS = ("age", "device", "language", "95%", "idea")
+"""Columns of the list of kernels that a narrow terminal drops, in this order."""
 _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
