@@ -349,7 +349,7 @@ def test_a_transformation_of_the_catalogue_becomes_kernels(search: LiveSearch) -
     search.until(lambda state: any(state.ideas[node].variants for node in nodes))
 
 
-def test_a_transformation_that_a_kernel_has_already_is_refused_and_others_are_named(search: LiveSearch) -> None:
+def test_a_transformation_that_a_kernel_has_already_is_refused_with_alternatives_if_any(search: LiveSearch) -> None:
     def made_by_a_transformation(state: SessionState) -> list[tuple[str, str]]:
         derived = [one for one in state.leaders("sum") if one.parent is not None]
         made = [(one.id, str(state.ideas[one.idea].data.get("move", ""))) for one in derived]
@@ -359,7 +359,9 @@ def test_a_transformation_that_a_kernel_has_already_is_refused_and_others_are_na
     answer = search.tell("seed-idea", "--move", name, "--problem", "sum", "--parent", kernel, code=ExitCode.FAILURE)
     said = str(answer["message"])
     assert said.startswith(f"{name} does not apply to {kernel}: it is already applied")
-    assert ", try " in said and answer["node"] is None
+    assert answer["node"] is None
+    # Which transformations the kernel had not tried depends on how far the search was.
+    assert ", try " in said or said.endswith(f"playbook has no untried transformation for {kernel}")
 
 
 def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from msgspec import Struct
 
-from engine.evaluation.correctness.comparison import Comparison, Tolerances, passes
+from engine.evaluation.correctness.comparison import CHUNK, Comparison, Tolerances, passes
 from engine.evaluation.correctness.ties import Choice
 from engine.evaluation.inputs.reference import Reference
 from engine.evaluation.judge_policy import CorrectnessPolicy
@@ -145,6 +146,26 @@ def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
     return True
 
 
+class _Part(Struct):
+    """Consecutive elements of a :class:`_Suspect`. All errors are relative to ``size``.
+
+    ``own``: the kernel's errors. ``eagers``: eager's errors. ``nearby``: eager's largest errors so far on nearby
+    inputs. ``finite``: whether eager and fp64 are finite. ``same``: whether the kernel's element is within the
+    tolerance of eager's element, or equals eager's or fp64's element.
+    """
+
+    own: torch.Tensor
+    eagers: torch.Tensor
+    nearby: torch.Tensor
+    finite: torch.Tensor
+    same: torch.Tensor
+    size: torch.Tensor
+
+    def where_finite(self, values: torch.Tensor) -> torch.Tensor:
+        """Return ``values`` with zeros at the elements that are not finite."""
+        return torch.where(self.finite, values, 0.0)
+
+
 class _Suspect:
     """An output that is not within the tolerance of ``eager``, with limits on the errors of its elements.
 
@@ -155,55 +176,97 @@ class _Suspect:
 
     At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
     large as eager's error on nearby inputs.
+
+    All methods go through the output in parts, because a large output in fp64 already fills much of a GPU's memory.
     """
 
     def __init__(
         self, out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, tolerance: float, policy: CorrectnessPolicy
     ) -> None:
+        self._out, self._eager, self._exact = out.reshape(-1), eager.reshape(-1), exact.reshape(-1)
         self._tolerance, self._policy = tolerance, policy
-        mine, theirs, self._right = out.double(), eager.double(), exact.double()
-        rounded = exact.to(out.dtype).double()
-        self._finite = torch.isfinite(rounded) & torch.isfinite(theirs)
-        representable = self._right[torch.isfinite(rounded)]
-        scale = float(representable.square().mean().sqrt()) if representable.numel() else 0.0
-        noise = float(theirs[self._finite].abs().max()) if bool(self._finite.any()) else 0.0
-        if scale <= policy.vanishing * noise:
+        self._nearby: torch.Tensor | None = None
+        self._only: _Part | None = None
+        """The errors of an output that has a single part."""
+        chunk = CHUNK[out.device.type]
+        self._places = [slice(start, start + chunk) for start in range(0, out.numel(), chunk)]
+        squares, count, noise = 0.0, 0, 0.0
+        for place in self._places:
+            right, theirs = self._exact[place].double(), self._eager[place].double()
+            representable = torch.isfinite(self._rounded(place))
+            squares += float(torch.where(representable, right, 0.0).square().sum())
+            count += int(representable.count_nonzero())
+            noise = max(noise, float(torch.where(representable & torch.isfinite(theirs), theirs, 0.0).abs().max()))
+        self._scale = math.sqrt(squares / count) if count else 0.0
+        if self._scale <= policy.vanishing * noise:
             # Relative to zero, every error would be infinite. This scale permits a multiple of eager's largest error.
-            scale = policy.largest * noise / policy.most
-        self._size = self._right.abs() + scale
-        self._own, self._eagers = (_relative(one - self._right, self._size) for one in (mine, theirs))
-        self._same = _relative(mine - theirs, self._size) <= tolerance
-        self._same |= _same(mine, theirs) | _same(mine, rounded)
-        self._nearby = torch.zeros_like(self._own)
-        """Eager's largest errors so far on nearby inputs."""
+            self._scale = policy.largest * noise / policy.most
+
+    def _rounded(self, place: slice) -> torch.Tensor:
+        return self._exact[place].to(self._out.dtype).double()
+
+    def _parts(self) -> Iterator[_Part]:
+        for place in self._places:
+            part = self._only or self._part(place)
+            self._only = part if len(self._places) == 1 else None
+            if self._nearby is not None:
+                part.nearby = self._nearby[place]
+            yield part
+
+    def _part(self, place: slice) -> _Part:
+        right, rounded = self._exact[place].double(), self._rounded(place)
+        mine, theirs = self._out[place].double(), self._eager[place].double()
+        size = right.abs() + self._scale
+        own, eagers = (_relative(one - right, size) for one in (mine, theirs))
+        same = _relative(mine - theirs, size) <= self._tolerance
+        same |= _same(mine, theirs) | _same(mine, rounded)
+        finite = torch.isfinite(rounded) & torch.isfinite(theirs)
+        return _Part(own, eagers, torch.zeros_like(own), finite, same, size)
 
     def is_right(self) -> bool:
         """Return whether the errors of all elements, and their mean, are small enough."""
-        policy, finite, eagers = self._policy, self._finite, self._eagers
-        largest = min(policy.largest * float(eagers[finite].max()), policy.most) if bool(finite.any()) else 0.0
-        allowed = torch.maximum(policy.multiple * eagers, self._nearby).clamp(min=max(self._tolerance, largest))
-        if not bool(((self._own <= torch.where(finite, allowed, self._tolerance)) | self._same).all()):
-            return False
-        if not bool(finite.any()):
+        policy, count, most = self._policy, 0, 0.0
+        sums = [0.0, 0.0, 0.0]
+        for part in self._parts():
+            count += int(part.finite.count_nonzero())
+            most = max(most, float(part.where_finite(part.eagers).max()))
+            for index, errors in enumerate((part.own, part.eagers, part.nearby)):
+                sums[index] += float(part.where_finite(errors).sum())
+        least = max(self._tolerance, min(policy.largest * most, policy.most))
+        for part in self._parts():
+            allowed = torch.maximum(policy.multiple * part.eagers, part.nearby).clamp(min=least)
+            if not bool(((part.own <= torch.where(part.finite, allowed, self._tolerance)) | part.same).all()):
+                return False
+        if count == 0:
             return True
-        usual = max(policy.mean * float(eagers[finite].mean()), float(self._nearby[finite].mean()))
-        return float(self._own[finite].mean()) <= max(usual, policy.harmless * self._tolerance)
+        own, eagers, nearby = (one / count for one in sums)
+        return own <= max(policy.mean * eagers, nearby, policy.harmless * self._tolerance)
 
     def is_hopeless(self) -> bool:
         """Return whether the errors are too large for more runs on nearby inputs to explain."""
-        reached = torch.maximum(self._eagers, self._nearby).clamp(min=torch.finfo(torch.float32).eps)
-        return bool((self._finite & ~self._same & (self._own > self._policy.hopeless * reached)).any())
+        least = torch.finfo(torch.float32).eps
+        return any(
+            bool((part.finite & ~part.same & (part.own > self._policy.hopeless * reached.clamp(min=least))).any())
+            for part in self._parts()
+            for reached in [torch.maximum(part.eagers, part.nearby)]
+        )
 
     def compare_nearby(self, output: torch.Tensor) -> None:
         """Raise the limits if eager's error on nearby inputs is larger than before."""
-        error = _relative(output.reshape(self._right.shape).double() - self._right, self._size)
-        self._nearby = torch.maximum(self._nearby, error.nan_to_num(0.0, 0.0, 0.0))
+        output = output.reshape(-1)
+        if self._nearby is None:
+            self._nearby = torch.zeros_like(self._exact, dtype=torch.float64)
+        for place, part in zip(self._places, self._parts(), strict=True):
+            error = _relative(output[place].double() - self._exact[place].double(), part.size)
+            self._nearby[place] = torch.maximum(part.nearby, error.nan_to_num(0.0, 0.0, 0.0))
 
     def errors(self) -> tuple[float, float]:
         """Return the largest absolute error against fp64, and the largest error relative to rms + magnitude."""
-        if not bool(self._finite.any()):
-            return 0.0, 0.0
-        return float((self._own * self._size)[self._finite].max()), float(self._own[self._finite].max())
+        absolute = relative = 0.0
+        for part in self._parts():
+            absolute = max(absolute, float(part.where_finite(part.own * part.size).max()))
+            relative = max(relative, float(part.where_finite(part.own).max()))
+        return absolute, relative
 
 
 def _relative(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:

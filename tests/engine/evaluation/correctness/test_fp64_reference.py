@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from engine.evaluation.correctness.comparison import KERNELBENCH, Tolerances
+from engine.evaluation.correctness.comparison import CHUNK, KERNELBENCH, Tolerances
 from engine.evaluation.correctness.fp64_reference import ExactOutputs, compare_in_double
 from engine.evaluation.judge_policy import POLICY
 
@@ -146,3 +146,14 @@ def test_a_few_ulps_are_harmless_where_another_element_is_off() -> None:
     eager[7] += 1e-3
     out = (exact * (1 + 4e-6 * torch.rand(100_000))).float()
     assert passes(out, eager, exact, KERNELBENCH)
+
+
+@pytest.mark.parametrize("off", [0.0, 0.3])
+def test_an_element_in_any_part_of_a_large_output_decides(off: float) -> None:
+    torch.manual_seed(0)
+    exact = torch.randn(CHUNK["cpu"] + 7, dtype=torch.float64)
+    eager = (exact * (1 + 0.005 * torch.randn_like(exact))).float()
+    for place in (0, exact.numel() - 1):
+        out = exact.float()
+        out[place] += off
+        assert passes(out, eager, exact) == (off == 0.0)
