@@ -360,7 +360,7 @@ def test_a_transformation_that_a_kernel_has_already_is_refused_with_alternatives
     said = str(answer["message"])
     assert said.startswith(f"{name} does not apply to {kernel}: it is already applied")
     assert answer["node"] is None
-    # Which transformations the kernel had not tried depends on how far the search was.
+    # The progress of the search decides whether an untried transformation is left.
     assert ", try " in said or said.endswith(f"playbook has no untried transformation for {kernel}")
 
 

@@ -150,8 +150,8 @@ class _Part(Struct):
     """Consecutive elements of a :class:`_Suspect`. All errors are relative to ``size``.
 
     ``own``: the kernel's errors. ``eagers``: eager's errors. ``nearby``: eager's largest errors so far on nearby
-    inputs. ``finite``: whether eager and fp64 are finite. ``same``: whether the kernel's element is within the
-    tolerance of eager's element, or equals eager's or fp64's element.
+    inputs. ``finite``: whether eager's element, and fp64's element rounded to the output's dtype, are finite. ``same``:
+    whether the kernel's element is within the tolerance of eager's element, or equals eager's or fp64's element.
     """
 
     own: torch.Tensor
@@ -162,7 +162,7 @@ class _Part(Struct):
     size: torch.Tensor
 
     def where_finite(self, values: torch.Tensor) -> torch.Tensor:
-        """Return ``values`` with zeros at the elements that are not finite."""
+        """Return ``values`` with zeros where ``finite`` is False."""
         return torch.where(self.finite, values, 0.0)
 
 
@@ -183,17 +183,19 @@ class _Suspect:
     def __init__(
         self, out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, tolerance: float, policy: CorrectnessPolicy
     ) -> None:
-        self._out, self._eager, self._exact = out.reshape(-1), eager.reshape(-1), exact.reshape(-1)
+        # Each pass reads the output again. Without a copy, a kernel that writes late could change it in between.
+        self._out = out.reshape(-1).clone()
+        self._eager, self._exact = eager.reshape(-1), exact.reshape(-1)
         self._tolerance, self._policy = tolerance, policy
         self._nearby: torch.Tensor | None = None
-        self._only: _Part | None = None
+        self._single_part: _Part | None = None
         """The errors of an output that has a single part."""
         chunk = CHUNK[out.device.type]
-        self._places = [slice(start, start + chunk) for start in range(0, out.numel(), chunk)]
+        self._spans = [slice(start, start + chunk) for start in range(0, out.numel(), chunk)]
         squares, count, noise = 0.0, 0, 0.0
-        for place in self._places:
-            right, theirs = self._exact[place].double(), self._eager[place].double()
-            representable = torch.isfinite(self._rounded(place))
+        for span in self._spans:
+            right, theirs = self._exact[span].double(), self._eager[span].double()
+            representable = torch.isfinite(self._rounded(span))
             squares += float(torch.where(representable, right, 0.0).square().sum())
             count += int(representable.count_nonzero())
             noise = max(noise, float(torch.where(representable & torch.isfinite(theirs), theirs, 0.0).abs().max()))
@@ -202,20 +204,20 @@ class _Suspect:
             # Relative to zero, every error would be infinite. This scale permits a multiple of eager's largest error.
             self._scale = policy.largest * noise / policy.most
 
-    def _rounded(self, place: slice) -> torch.Tensor:
-        return self._exact[place].to(self._out.dtype).double()
+    def _rounded(self, span: slice) -> torch.Tensor:
+        return self._exact[span].to(self._out.dtype).double()
 
     def _parts(self) -> Iterator[_Part]:
-        for place in self._places:
-            part = self._only or self._part(place)
-            self._only = part if len(self._places) == 1 else None
+        for span in self._spans:
+            part = self._single_part or self._part(span)
+            self._single_part = part if len(self._spans) == 1 else None
             if self._nearby is not None:
-                part.nearby = self._nearby[place]
+                part.nearby = self._nearby[span]
             yield part
 
-    def _part(self, place: slice) -> _Part:
-        right, rounded = self._exact[place].double(), self._rounded(place)
-        mine, theirs = self._out[place].double(), self._eager[place].double()
+    def _part(self, span: slice) -> _Part:
+        right, rounded = self._exact[span].double(), self._rounded(span)
+        mine, theirs = self._out[span].double(), self._eager[span].double()
         size = right.abs() + self._scale
         own, eagers = (_relative(one - right, size) for one in (mine, theirs))
         same = _relative(mine - theirs, size) <= self._tolerance
@@ -225,14 +227,14 @@ class _Suspect:
 
     def is_right(self) -> bool:
         """Return whether the errors of all elements, and their mean, are small enough."""
-        policy, count, most = self._policy, 0, 0.0
+        policy, count, worst = self._policy, 0, 0.0
         sums = [0.0, 0.0, 0.0]
         for part in self._parts():
             count += int(part.finite.count_nonzero())
-            most = max(most, float(part.where_finite(part.eagers).max()))
+            worst = max(worst, float(part.where_finite(part.eagers).max()))
             for index, errors in enumerate((part.own, part.eagers, part.nearby)):
                 sums[index] += float(part.where_finite(errors).sum())
-        least = max(self._tolerance, min(policy.largest * most, policy.most))
+        least = max(self._tolerance, min(policy.largest * worst, policy.most))
         for part in self._parts():
             allowed = torch.maximum(policy.multiple * part.eagers, part.nearby).clamp(min=least)
             if not bool(((part.own <= torch.where(part.finite, allowed, self._tolerance)) | part.same).all()):
@@ -245,20 +247,21 @@ class _Suspect:
     def is_hopeless(self) -> bool:
         """Return whether the errors are too large for more runs on nearby inputs to explain."""
         least = torch.finfo(torch.float32).eps
-        return any(
-            bool((part.finite & ~part.same & (part.own > self._policy.hopeless * reached.clamp(min=least))).any())
-            for part in self._parts()
-            for reached in [torch.maximum(part.eagers, part.nearby)]
-        )
+        for part in self._parts():
+            reached = torch.maximum(part.eagers, part.nearby).clamp(min=least)
+            if bool((part.finite & ~part.same & (part.own > self._policy.hopeless * reached)).any()):
+                return True
+        return False
 
     def compare_nearby(self, output: torch.Tensor) -> None:
         """Raise the limits if eager's error on nearby inputs is larger than before."""
         output = output.reshape(-1)
         if self._nearby is None:
             self._nearby = torch.zeros_like(self._exact, dtype=torch.float64)
-        for place, part in zip(self._places, self._parts(), strict=True):
-            error = _relative(output[place].double() - self._exact[place].double(), part.size)
-            self._nearby[place] = torch.maximum(part.nearby, error.nan_to_num(0.0, 0.0, 0.0))
+        for span in self._spans:
+            right, nearby = self._exact[span].double(), self._nearby[span]
+            error = _relative(output[span].double() - right, right.abs() + self._scale)
+            torch.maximum(nearby, error.nan_to_num(0.0, 0.0, 0.0), out=nearby)
 
     def errors(self) -> tuple[float, float]:
         """Return the largest absolute error against fp64, and the largest error relative to rms + magnitude."""

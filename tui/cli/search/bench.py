@@ -223,7 +223,8 @@ _DROPPED_OF_TOTALS = ("geomean, failures = 1", "problems", "median", "fast_1.5")
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
     """Write the report's files. Unless ``quiet``, print their paths and the totals.
 
-    Raises SessionError, Failure.
+    Without ``output``, a packed or bundled session stays unchanged, so the function only prints the totals. Raises
+    SessionError, Failure.
     """
     from engine.session.store import is_bundled
     from tui.bench.files import write_report
@@ -231,17 +232,15 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     from tui.bench.tables import RULES, facts, totals
     from tui.console.tables import columns, console, drop_columns
 
-    if output is None and is_bundled(paths):
-        what = "ships with kernel-tui, which never changes it"
-        raise Failure(f"{paths.name} {what}; name a directory for the report: --output DIRECTORY", ExitCode.USAGE)
     report = read_report(paths)
     if not report.problems:
         raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {paths.name}")
-    directory = output if output is not None else paths.directory / "report"
-    try:
-        files = write_report(report, directory)
-    except OSError as error:
-        raise cannot_write(directory, error) from None
+    directory, files = output or paths.directory / "report", list[Path]()
+    if output is not None or not (paths.is_packed or is_bundled(paths)):
+        try:
+            files = write_report(report, directory)
+        except OSError as error:
+            raise cannot_write(directory, error) from None
     if quiet:
         return int(ExitCode.OK)
     out = console(err=True)
@@ -255,4 +254,6 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     out.print(RULES)
     for file in files:
         echo(str(file))
+    if not files:
+        echo("All tables: add --output DIRECTORY to write the report", err=True)
     return int(ExitCode.OK)
