@@ -43,7 +43,7 @@ rounds = {ROUNDS}
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the report.  [default: report/ in the session's directory]",
+    help="Directory for the report.  [default: report/ in the session's directory; none for a packed session]",
 )
 @click.option("--resume", metavar="SESSION", shell_complete=complete_session, help="Continue this benchmark.")
 @click.option("--report", metavar="SESSION", shell_complete=complete_session, help="Only write this session's report.")
@@ -255,5 +255,5 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     for file in files:
         echo(str(file))
     if not files:
-        echo("All tables: add --output DIRECTORY to write the report", err=True)
+        echo("To write the whole report, add: --output DIRECTORY", err=True)
     return int(ExitCode.OK)
