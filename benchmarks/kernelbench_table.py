@@ -8,7 +8,7 @@ model, and with other paths of both directories. Exit code 0: the tables are com
 again.
 
 With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, the minutes that some problems did not
-need go to other problems.
+need go to other problems. With ``--level``, several GPUs of one host can each search a level at the same time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("kernelbench", type=Path)
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
+    parser.add_argument("--level", choices=tuple(SAMPLES), help="only this level [default: all, in this order]")
     parser.add_argument("--sample", type=int, help="problems per level, to try the script [default: 25, 25 and 15]")
     parser.add_argument("--minutes-per-problem", type=float, default=1.0)
     parser.add_argument("--one-turn", action="store_true", help="give no problem a second turn")
@@ -53,8 +54,8 @@ def main() -> int:
     options = parser.parse_args()
     until = time.monotonic() + options.minutes * 60 - STOP_S
     complete = True
-    for level, usual in SAMPLES.items():
-        sample = options.sample or usual
+    for level in [options.level] if options.level else SAMPLES:
+        sample = options.sample or SAMPLES[level]
         if until - time.monotonic() < LEAST_S:
             complete = False
             break

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from engine.config.evaluation_table import EvaluationConfig
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import discover
+from engine.devices.hardware import discover, usable_cores
 from engine.devices.nvml import driver
 from engine.devices.waiting_line import Waiting, first_in_line, leave_line
 from engine.evaluation.build.build_cache import BuildCache, first_error
@@ -84,7 +84,7 @@ class LocalEvaluator:
         self._tap: LogTap | None = None
         self._thorough = thorough
         self._cache = _writable_cache(scratch)
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         self._threads = config.threads or cores
         self._builder = Builder(
             BuildCache(self._cache, self._isolates), config.builders or cores, self._beside_other_builds
@@ -128,7 +128,7 @@ class LocalEvaluator:
 
     @property
     def width(self) -> int:
-        return (self._config.builders or max(1, (os.cpu_count() or 2) // 2)) + max(1, len(self._devices))
+        return (self._config.builders or max(1, usable_cores() // 2)) + max(1, len(self._devices))
 
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.

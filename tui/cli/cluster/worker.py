@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
@@ -38,12 +37,13 @@ def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, 
     with needs_extra():
         from engine.cluster.worker.process import WorkerSettings
         from engine.cluster.worker.supervisor import NoDevice, choose_devices, run_workers
+        from engine.devices.hardware import usable_cores
 
         try:
             devices = choose_devices(gpus)
         except NoDevice as error:
             raise Failure(str(error), ExitCode.USAGE) from None
-        builders = builders or max(1, (os.cpu_count() or 2) // 2)
+        builders = builders or max(1, usable_cores() // 2)
         host = (name or platform.node()).replace("/", "-")
         settings = WorkerSettings(scheduler, str(certificates.absolute()), host, "", 1, address)
         run_async(run_workers(devices, settings, builders, echo))
