@@ -73,7 +73,7 @@ if torch.cuda.is_available():
 
 
 def solution(problem: ProblemSpec, language: Language, source: str, about: str = "") -> str:
-    """Return the solution file for a kernel in ``language``. ``about``: a line about the kernel's origin.
+    """Return the solution file for a kernel in ``language``. ``about``: lines about the kernel, for the file's header.
 
     A ``.cpp`` kernel runs on the CPU, which KernelBench's evaluator does not support. A ``.py`` kernel is already a
     solution. Raises ``ExportError``.
@@ -92,7 +92,8 @@ def solution(problem: ProblemSpec, language: Language, source: str, about: str =
         name=name, extension=extension, flags=_flags()
     )
     lines = [
-        f"# {line}" for line in [f"A KernelBench solution for {problem.name}, exported by kernel-tui.", about] if line
+        f"# {line}"
+        for line in (f"A KernelBench solution for {problem.name}, exported by kernel-tui.", *about.splitlines())
     ]
     parts = [
         without_refused_words("\n".join(lines), comment="#"),

@@ -16,14 +16,17 @@ import click
 import pytest
 
 from engine import __version__
-from engine.config.schema import EvaluationConfig
+from engine.config.schema import EvaluationConfig, load_config
 from engine.exit_codes import ExitCode
 from engine.session.records.events import DeviceMeasured, Recorded
+from engine.session.records.requests import ChangeBudget
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui, environment, without_waits
 from tests.engine.proposers import canned
+from tui.cli.kernel.eval import evaluate
 from tui.cli.main import COMMANDS, cli
+from tui.cli.shared.kernel_file import problem_line
 
 CONFIG = """\
 name = "demo"
@@ -421,3 +424,30 @@ def test_an_unfinished_session_is_offered_and_a_script_chooses(interrupted: Prin
     assert kernel_tui("config.toml", "--resume", "--detach").returncode == 0
     wait_until(lambda: engine_liveness(session(directory, "demo-2")).running)
     assert state_of(session(directory)).verdicts == verdicts
+
+
+def test_limits_at_the_start_replace_those_of_the_config(interrupted: Printed) -> None:
+    kernel_tui, _ = interrupted
+    new = kernel_tui("config.toml", "--new", "--minutes", "0.5", "--rounds", "3", "--detach")
+    (name,) = re.findall(r"Starting a new session: (\S+)", new.stderr)
+    paths = session(kernel_tui.directory, name)
+    frozen = load_config(paths.config)
+    assert (frozen.budget.minutes, frozen.search.rounds) == (0.5, 3)
+    kernel_tui.kill_engines()
+    wait_until(lambda: not engine_liveness(paths).running)
+    assert kernel_tui("config.toml", "--resume", "--minutes", "7", "--detach").returncode == 0
+    with SessionReader(paths) as reader:
+        assert [sent.command for sent in reader.commands()] == [ChangeBudget(minutes=7.0)]
+    kernel_tui.kill_engines()
+
+
+def test_an_exported_file_names_its_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    problem, kernel = tmp_path / "relu.py", tmp_path / "kernel.py"
+    problem.touch()
+    kernel.write_text(f"# A KernelBench solution for relu, exported by kernel-tui.\n# {problem_line('relu.py')}\n")
+    assert evaluate.make_context("eval", [str(kernel)]).params["problem"] == "relu.py"
+    assert evaluate.make_context("eval", [str(kernel), "--problem", "other.py"]).params["problem"] == "other.py"
+    problem.unlink()
+    with pytest.raises(click.MissingParameter):
+        evaluate.make_context("eval", [str(kernel)])

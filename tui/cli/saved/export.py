@@ -14,7 +14,7 @@ from engine.exit_codes import ExitCode
 from engine.problem.spec import MODULES, Language, ProblemSpec, suffix_of
 from engine.suggestions import did_you_mean
 from tui.cli.shared.common import Failure, cannot_write, checked_arch, count, find, run_async, sessions_option
-from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
+from tui.cli.shared.kernel_file import inspect_problem, language_of, problem_line, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
 
@@ -275,8 +275,11 @@ def _of_file(path: Path, problem: str, arch: str) -> Chosen:
 
 def _solution(one: Chosen) -> str:
     from engine.export.kernelbench import solution
+    from engine.problem.catalog import reference_of
 
-    return solution(one.problem, one.language, one.source, one.about)
+    reference = reference_of(Path(one.problem.path))
+    problem = Path(reference).name if Path(reference).is_absolute() else reference
+    return solution(one.problem, one.language, one.source, f"{one.about}\n{problem_line(problem)}")
 
 
 def _program(one: Chosen) -> str:

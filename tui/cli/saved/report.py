@@ -40,6 +40,12 @@ def report(session: str, output: str | None, root: Path) -> None:
         raise Failure(
             f"the charts of a report need Matplotlib, which is not installed. Install it: {INSTALL}"
         ) from None
+    file = output if output is not None else f"{paths.name}.html"
+    if file != "-":
+        try:
+            Path(file).absolute().parent.stat()
+        except OSError as error:
+            raise cannot_write(file, error) from None
     with working("writing the report"), SessionReader(paths) as reader:
         from tui.report.page import report_page
 
@@ -50,7 +56,6 @@ def report(session: str, output: str | None, root: Path) -> None:
         sys.stdout.buffer.write(page)
         sys.stdout.buffer.flush()
         return
-    file = output if output is not None else f"{paths.name}.html"
     try:
         Path(file).write_bytes(page)
     except OSError as error:

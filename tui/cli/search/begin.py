@@ -37,11 +37,13 @@ _END_S = 60.0
 """Time limit for a stopping engine to finish its running work."""
 
 
-def begin_run(config_path: Path, choice: str | None, *, may_ask: bool) -> Beginning:
+def begin_run(
+    config_path: Path, choice: str | None, *, minutes: float | None, rounds: int | None, may_ask: bool
+) -> Beginning:
     """Create a session for a configuration, or return its running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. On a terminal, the function asks the user if ``may_ask``. Raises ConfigError,
-    ProposerUnavailable, SessionError and Failure.
+    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. On a terminal, the
+    function asks the user if ``may_ask``. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -49,6 +51,8 @@ def begin_run(config_path: Path, choice: str | None, *, may_ask: bool) -> Beginn
         config = load_config(config_path)
     except ConfigError as error:
         raise _with_problem_faults(error) from None
+    config = _with_limits(config, minutes, rounds)
+    limits = ChangeBudget(minutes=minutes, rounds=rounds) if minutes is not None or rounds is not None else None
     say_renamed_keys(config.path)
     _check(config)
     asks = may_ask and sys.stdin.isatty() and sys.stderr.isatty()
@@ -63,12 +67,13 @@ def begin_run(config_path: Path, choice: str | None, *, may_ask: bool) -> Beginn
     if (
         earlier is not None
         and choice == "resume"
+        and limits is None
         and (reason := _nothing_left(earlier, _state_of(earlier))) is not None
     ):
         raise Failure(reason, ExitCode.USAGE)
     left_behind = ""
     if earlier is not None:
-        found = _resumed(earlier, config, choice, asks=asks)
+        found = _resumed(earlier, config, choice, limits, asks=asks)
         if isinstance(found, Beginning):
             return found
         left_behind = found
@@ -235,11 +240,15 @@ def _newest_session(config: Config) -> SessionPaths | None:
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
-def _resumed(paths: SessionPaths, config: Config, choice: str | None, *, asks: bool) -> Beginning | str:
-    """Resume an earlier session if ``choice`` or the user's answer says so.
+def _resumed(
+    paths: SessionPaths, config: Config, choice: str | None, limits: ChangeBudget | None, *, asks: bool
+) -> Beginning | str:
+    """Resume an earlier session, with new ``limits`` if there are any, if ``choice`` or the user's answer says so.
 
     If the session is not resumed, return a message about it, or "" for a finished session.
     """
+    if choice == "resume" and limits is not None:
+        return _again(paths, limits)
     state = _state_of(paths)
     running = engine_liveness(paths).running
     if state.finished and not running:
@@ -272,6 +281,16 @@ def _resumed(paths: SessionPaths, config: Config, choice: str | None, *, asks: b
     how = "Resume it with its own settings? (n starts a new session)" if changed else "Resume it?"
     wanted = click.confirm(f"{unfinished}. {how}", default=not changed, err=True)
     return _again(paths, None) if wanted else ""
+
+
+def _with_limits(config: Config, minutes: float | None, rounds: int | None) -> Config:
+    """Return ``config`` with other limits."""
+    budget, search = config.budget, config.search
+    if minutes is not None:
+        budget = budget.model_copy(update={"minutes": minutes})
+    if rounds is not None:
+        search = search.model_copy(update={"rounds": rounds})
+    return config.model_copy(update={"budget": budget, "search": search})
 
 
 def _has_changed(config: Config, paths: SessionPaths, changed: str) -> str:

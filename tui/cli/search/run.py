@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, watch_options
+from tui.cli.shared.common import FiniteAbove0
+from tui.cli.shared.limits import COUNT
 
 
 @click.command()
@@ -14,10 +16,20 @@ from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, 
 @watch_options
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
 @click.option("--resume", "go_on", is_flag=True, help="Resume the newest unfinished session.")
+@click.option("--minutes", type=FiniteAbove0(), help="Search time limit, instead of the config's [budget] minutes.")
+@click.option("--rounds", type=COUNT, help="Rounds per problem, instead of the config's [search] rounds.")
 @click.option("--detach", is_flag=True, help="Start the engine in the background and return immediately.")
 @until_idle_option
 def run(
-    config_path: Path, headless: bool, as_json: bool, new: bool, go_on: bool, detach: bool, until_idle: bool
+    config_path: Path,
+    headless: bool,
+    as_json: bool,
+    new: bool,
+    go_on: bool,
+    minutes: float | None,
+    rounds: int | None,
+    detach: bool,
+    until_idle: bool,
 ) -> int:
     """Run the search that CONFIG describes. Short form: kernel-tui config.toml
 
@@ -35,6 +47,7 @@ def run(
     def begin() -> Beginning:
         from tui.cli.search.begin import begin_run
 
-        return begin_run(config_path, "new" if new else "resume" if go_on else None, may_ask=not (headless or as_json))
+        choice = "new" if new else "resume" if go_on else None
+        return begin_run(config_path, choice, minutes=minutes, rounds=rounds, may_ask=not (headless or as_json))
 
     return start_and_watch(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)

@@ -21,6 +21,30 @@ def read_kernel(path: Path) -> str:
     return read_text(path)
 
 
+_PROBLEM_LINE = re.compile(r"^# Problem: (\S.*)$", re.MULTILINE)
+_HEADER = 1000
+"""Maximum number of characters before the end of an exported file's problem line."""
+
+
+def problem_line(problem: str) -> str:
+    """Return the line of an exported file's header that names its problem, without the comment mark."""
+    return f"Problem: {problem}"
+
+
+def problem_in_header(path: Path) -> str | None:
+    """Return the problem that the header of an exported file names, or None. A missing problem file also gives None."""
+    from engine.problem.catalog import BUILTIN
+    from engine.system.text_file import UnreadableFile
+
+    try:
+        found = _PROBLEM_LINE.search(read_kernel(path)[:_HEADER])
+    except UnreadableFile:
+        return None
+    if found is None:
+        return None
+    return found[1] if found[1].startswith(BUILTIN) or Path(found[1]).is_file() else None
+
+
 def language_of(path: Path, source: str = "") -> Language:
     """Return the language of a kernel file with the text ``source``. Raises Failure for an unknown suffix."""
     from engine.problem.spec import language_of_file

@@ -12,7 +12,7 @@ from tui.cli.shared.common import F, FiniteAbove0
 if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
-_COUNT = click.IntRange(min=1, max=10**12)
+COUNT = click.IntRange(min=1, max=10**12)
 
 
 def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> ChangeBudget | ChangeShare | None:
@@ -34,10 +34,10 @@ def limit_options(function: F) -> F:
     above_0 = FiniteAbove0()
     options = (
         click.option("--minutes", type=above_0, help="Search time limit of the whole session, in minutes."),
-        click.option("--rounds", type=_COUNT, help="Rounds per problem, after round 0."),
+        click.option("--rounds", type=COUNT, help="Rounds per problem, after round 0."),
         click.option("--dollars", type=above_0, help="Limit on the cost of model calls, in dollars."),
-        click.option("--tokens", type=_COUNT, help="Limit on the sum of input and output tokens."),
-        click.option("--calls", type=_COUNT, help="Limit on model calls; each attempt counts."),
+        click.option("--tokens", type=COUNT, help="Limit on the sum of input and output tokens."),
+        click.option("--calls", type=COUNT, help="Limit on model calls; each attempt counts."),
         click.option("--model", metavar="NAME", help="Apply --dollars, --tokens and --calls to this model only."),
         click.option(
             "--per-problem", is_flag=True, help="Apply --dollars, --tokens and --calls to each problem separately."

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tui.cli.shared.common import sessions_root
-from tui.cli.shared.kernel_file import read_kernel
+from tui.cli.shared.kernel_file import problem_in_header, read_kernel
 
 MOST_NAMED = 8
 """Maximum number of problems or sessions that an error names."""
@@ -30,7 +30,8 @@ class ProblemName(click.ParamType[str]):
 
 
 class ProblemOption(click.Option):
-    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name.
+    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
+    ``.py`` file, the default is the problem that its header names.
 
     A missing kernel file raises UnreadableFile, because that is the first thing to correct.
     """
@@ -41,6 +42,8 @@ class ProblemOption(click.Option):
                 return _problems_of(session / "config.toml").get(kernel.stem)
             if not ctx.resilient_parsing and not kernel.exists():
                 read_kernel(kernel)
+            if (named := problem_in_header(kernel)) is not None:
+                return named
         return super().get_default(ctx, call=call)
 
 
@@ -51,7 +54,7 @@ PROBLEM = click.option(
     type=ProblemName(),
     metavar="TEXT",
     help="A .py file or a built-in problem, such as builtin:quickstart/softmax. Not needed for a file in a session's "
-    "best/.",
+    "best/, or for an exported .py file whose problem still has its name.",
 )
 
 
