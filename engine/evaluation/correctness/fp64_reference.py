@@ -14,7 +14,6 @@ a few rounding steps away.
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -68,8 +67,7 @@ def run_in(
     If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises, for example
     because the model does not support fp64.
     """
-    twin = copy.copy(reference)
-    twin.model = copy.deepcopy(twin.model)
+    twin = reference.twin()
     if dtype is not None:
         twin.model.to(dtype)
     own = [tensor for _, tensor, _ in named_weights(twin.model)]

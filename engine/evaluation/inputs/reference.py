@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from engine.evaluation.correctness.comparison import all_finite
+from engine.evaluation.inputs.captured_layers import has_captured_layers
 from engine.evaluation.inputs.distributions import KINDS, Kind, applies, transform
 from engine.evaluation.inputs.integers import Order, is_discrete, order_of
 from engine.evaluation.inputs.structure import Structure, structure_of
@@ -66,16 +67,21 @@ class Reference:
         """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
         made = copy.copy(self)
         made._first = None
-        try:
-            made.model = copy.deepcopy(self.model)
-        except Exception:  # Rebuild a model that cannot be copied.
-            with OnDevice("cpu"):
-                made.model, _ = build_model(self._module)
-            made.model.to(self.device)
-            for _, tensor, _ in named_weights(made.model):
-                tensor.data = tensor.data.contiguous()
+        made.model = self._copy_of_model()
         made._weights = named_weights(made.model)
         return made
+
+    def _copy_of_model(self) -> nn.Module:
+        """Copy the model, or build it again if a copy fails or would call the original's layers."""
+        if not has_captured_layers(self.model):
+            with contextlib.suppress(Exception):
+                return copy.deepcopy(self.model)
+        with OnDevice("cpu"):
+            model, _ = build_model(self._module)
+        model.to(self.device)
+        for _, tensor, _ in named_weights(model):
+            tensor.data = tensor.data.contiguous()
+        return model
 
     def weights(self) -> list[tuple[str, torch.Tensor]]:
         """Parameters and buffers with their PyTorch names, in the order of ``ProblemSpec.weights``."""

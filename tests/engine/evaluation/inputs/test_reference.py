@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.evaluation.correctness.fp64_reference import run_in
+from engine.evaluation.inputs.captured_layers import has_captured_layers
 from engine.evaluation.inputs.distributions import KINDS, transform
 from engine.evaluation.inputs.reference import Reference
 from engine.problem.catalog import resolve
@@ -152,3 +154,59 @@ def test_quickstart_problems_run(name: str, tmp_path: Path) -> None:
 
     assert torch.isfinite(out).all()
     assert out.nbytes <= 30 << 20
+
+
+CAPTURING = """
+import functools
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict({{"one": nn.Linear(4, 4), "two": nn.Linear(4, 3)}})
+        layers = self.layers
+        {attribute}
+    def forward(self, x):
+        return {call}
+def get_inputs():
+    return [torch.randn(8, 4)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "call"),
+    [
+        ("self.both = lambda x: layers.two(layers.one(x))", "self.both(x)"),
+        ("self.both = lambda x: self.layers.two(self.layers.one(x))", "self.both(x)"),
+        ("self.both = lambda x, one=layers.one, two=layers.two: two(one(x))", "self.both(x)"),
+        ("self.steps = [lambda x: layers.one(x), [lambda x: layers.two(x)]]", "self.steps[1][0](self.steps[0](x))"),
+        ("self.both = functools.partial(lambda two, x: two(layers.one(x)), layers.two)", "self.both(x)"),
+        ("self.layers.one.register_forward_hook(lambda module, given, out: layers.two(out))", "self.layers.one(x)"),
+        ("first = layers.one.forward; self.both = lambda x: layers.two(first(x))", "self.both(x)"),
+        ("self.layers.one.activation = torch.nn.functional.relu", "self.layers.two(self.layers.one(x))"),
+    ],
+)  # fmt: skip
+def test_a_copy_runs_with_its_own_weights(attribute: str, call: str) -> None:
+    reference = load(CAPTURING.format(attribute=attribute, call=call))
+    leaves = reference.draw(1)
+    before = [out.clone() for out in reference.run(leaves)]
+    twin = reference.twin()
+    assert torch.equal(twin.run(leaves)[0], before[0])
+    for _, tensor in twin.weights():
+        tensor.data = torch.zeros_like(tensor)
+    assert not twin.run(leaves)[0].any()
+    assert torch.equal(reference.run(leaves)[0], before[0])
+    (exact,) = run_in(torch.float64, reference, leaves, [tensor for _, tensor in reference.weights()])
+    assert exact.dtype == torch.float64 and torch.allclose(exact.float(), before[0], atol=1e-5)
+
+
+def test_only_functions_with_layers_need_a_rebuilt_model() -> None:
+    model = torch.nn.TransformerEncoderLayer(8, 2, activation=lambda x: torch.relu(x) * 2)
+    assert not has_captured_layers(model)
+    size = 4
+    model.scaled = lambda x, by=2.0: x * by / size
+    assert not has_captured_layers(model)
+    model.scaled = lambda x: model.linear1(x)
+    assert has_captured_layers(model)
