@@ -592,8 +592,12 @@ class CorrectnessPolicy(Struct, frozen=True):
     differ by less.
     """
     absorbed: float = 0.75
-    """Errors below this share of the tolerance are harmless. A kernel that rounds its inputs once stays within the
-    tolerance.
+    """Effects of one rounding of the inputs below this share of the tolerance are harmless. A kernel that rounds its
+    inputs once stays within the tolerance.
+    """
+    accurate: float = 1 / 8
+    """Eager's own errors below this share of the tolerance are harmless. A kernel with ``multiple`` times eager's error
+    stays within the tolerance, also in a draw with ``conditioned`` times this error.
     """
     steps: int = 32
     """Rounding steps by which the judge changes inputs to test the model's conditioning.

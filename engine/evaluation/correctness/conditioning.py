@@ -57,14 +57,14 @@ class Conditioning:
         """Return whether ``inputs`` are as suitable for a comparison as drawn inputs."""
         if (errors := result_of(partial(self._errors, inputs))) is None:
             return False
-        ratio, share = self._policy.conditioned, self._policy.absorbed
+        ratio = self._policy.conditioned
         return all(
             error <= max(ratio * usual, share * tolerances.of(dtype) if dtype.is_floating_point else 0.0)
-            for (error, dtype), (usual, _) in zip(errors, self._on_drawn, strict=True)
+            for (error, share, dtype), (usual, _, _) in zip(errors, self._on_drawn, strict=True)
         )
 
-    def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, torch.dtype]]:
-        """Return the errors of all outputs, with the outputs' dtypes.
+    def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, torch.dtype]]:
+        """Return the errors of all outputs, with their harmless shares of the tolerance and the outputs' dtypes.
 
         One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. The runs
         do not use TF32, because TF32's errors are not a property of the inputs.
@@ -75,13 +75,13 @@ class Conditioning:
             eager = self._run(inputs)
             moved = self._run([_moved(tensor, steps, self._policy.period) for tensor in inputs])
         found = [
-            (_largest_error(out, want) / steps, out.dtype)
+            (_largest_error(out, want) / steps, self._policy.absorbed, out.dtype)
             for out, want in zip(moved, eager, strict=True)
             if out.is_floating_point()
         ]
         if self._run_exactly is not None:
             pairs = zip(eager, self._run_exactly(inputs), strict=True)
-            found += [(_largest_error(out, want), out.dtype) for out, want in pairs]
+            found += [(_largest_error(out, want), self._policy.accurate, out.dtype) for out, want in pairs]
         return found
 
 
