@@ -48,8 +48,8 @@ def attach(
     from engine.session.store import engine_liveness, summarize
 
     if not engine_liveness(paths).running:
-        again = "" if summarize(paths).state == "finished" else f"\n  resume the search: kernel-tui resume {paths.name}"
-        raise Failure(f"{paths.name}: no engine is running\n  show the results: kernel-tui show {paths.name}{again}")
+        again = "" if summarize(paths).state == "finished" else f", or resume the search: kernel-tui resume {paths.name}"
+        raise Failure(f"{paths.name}: no engine is running; show the results: kernel-tui show {paths.name}{again}")
     from tui.headless.follow import follow
 
     return int(follow(paths, as_json=as_json, stops_on_interrupt=False))
