@@ -48,7 +48,9 @@ def attach(
     from engine.session.store import engine_liveness, summarize
 
     if not engine_liveness(paths).running:
-        again = "" if summarize(paths).state == "finished" else f", or resume the search: kernel-tui resume {paths.name}"
+        again = (
+            "" if summarize(paths).state == "finished" else f", or resume the search: kernel-tui resume {paths.name}"
+        )
         raise Failure(f"{paths.name}: no engine is running; show the results: kernel-tui show {paths.name}{again}")
     from tui.headless.follow import follow
 
