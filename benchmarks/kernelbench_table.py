@@ -8,7 +8,8 @@ model, and with other paths of both directories. Exit code 0: the tables are com
 again.
 
 With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, the minutes that some problems did not
-need go to other problems. With ``--level``, several GPUs of one host can each search a level at the same time.
+need go to other problems. With ``--level``, the exit code applies to this level, and each GPU of a host can search
+another level at the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> int:
     parser.add_argument("kernelbench", type=Path)
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
-    parser.add_argument("--level", choices=tuple(SAMPLES), help="only this level [default: all, in this order]")
+    parser.add_argument("--level", choices=tuple(SAMPLES), help="only this level [default: all three]")
     parser.add_argument("--sample", type=int, help="problems per level, to try the script [default: 25, 25 and 15]")
     parser.add_argument("--minutes-per-problem", type=float, default=1.0)
     parser.add_argument("--one-turn", action="store_true", help="give no problem a second turn")

@@ -592,7 +592,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     differ by less.
     """
     absorbed: float = 0.75
-    """Effects of one rounding of the inputs below this share of the tolerance are harmless. A kernel that rounds its
+    """The effect of rounding the inputs once is harmless below this share of the tolerance. A kernel that rounds its
     inputs once stays within the tolerance.
     """
     accurate: float = 1 / 8

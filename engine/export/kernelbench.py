@@ -94,6 +94,7 @@ def solution(problem: ProblemSpec, language: Language, source: str, about: str =
     lines = [
         f"# {line}"
         for line in (f"A KernelBench solution for {problem.name}, exported by kernel-tui.", *about.splitlines())
+        if line
     ]
     parts = [
         without_refused_words("\n".join(lines), comment="#"),

@@ -1,14 +1,14 @@
-"""Find functions in a model's attributes that call the model's own layers.
+"""Find functions in a model's attributes that use the model's own layers or weights.
 
 ``copy.deepcopy`` copies layers but not functions. A lambda such as ``self.mlp = lambda x: layers.out(layers.act(x))``
-would therefore call the original's layers, with the original's weights, also in a copy of the model.
+would therefore call the original's layers, with the original's weights, even in a copy of the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from types import FunctionType, MethodType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -17,50 +17,47 @@ from torch import nn
 
 def has_captured_layers(model: nn.Module) -> bool:
     """Return whether a function in an attribute of ``model`` or of its submodules captures a module or tensor."""
-    return any(
-        _captures(function)
-        for module in model.modules()
-        for value in vars(module).values()
-        for function in _functions(value)
-    )
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    shared = [value for value in _reachable(attributes) if isinstance(value, FunctionType | BuiltinMethodType)]
+    captured = (part for function in shared for part in _captured(function))
+    return any(isinstance(value, nn.Module | torch.Tensor) for value in _reachable(captured, into_functions=True))
 
 
-def _functions(value: Any) -> Iterator[FunctionType]:
-    if isinstance(value, FunctionType):
-        yield value
-    elif isinstance(value, partial):
-        yield from _functions(value.func)
-    elif isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _functions(item)
+def _reachable(values: Iterable[Any], into_functions: bool = False) -> Iterator[Any]:
+    """Yield ``values`` and the contents of containers and plain objects among them.
 
-
-def _captures(function: FunctionType) -> bool:
-    """Return whether the function's closure or default arguments contain a module or tensor."""
+    The walk ends at modules and tensors. ``into_functions``: whether it also yields what functions capture.
+    """
     seen: set[int] = set()
-    waiting: list[Any] = [function]
+    waiting = list(values)
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, (nn.Module, torch.Tensor)):
-            return True
-        waiting += _parts(value)
-    return False
+        yield value
+        if isinstance(value, nn.Module | torch.Tensor | ModuleType | type):
+            continue
+        if isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, FunctionType | BuiltinMethodType):
+            waiting += _captured(value) if into_functions else ()
+        elif isinstance(value, MethodType):
+            waiting += [value.__self__, value.__func__] if into_functions else ()
+        elif isinstance(own := getattr(value, "__dict__", None), dict):
+            waiting += own.values()
 
 
-def _parts(value: Any) -> list[Any]:
-    if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, (list, tuple, set)):
-        return list(value)
-    return list(value.values()) if isinstance(value, dict) else []
+def _captured(function: FunctionType | BuiltinMethodType) -> list[Any]:
+    """Return the contents of a function's closure, its default arguments, or a built-in method's object."""
+    if isinstance(function, BuiltinMethodType):
+        return [function.__self__]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _is_filled(cell: Any) -> bool:

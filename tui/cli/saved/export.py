@@ -278,8 +278,8 @@ def _solution(one: Chosen) -> str:
     from engine.problem.catalog import reference_of
 
     reference = reference_of(Path(one.problem.path))
-    problem = Path(reference).name if Path(reference).is_absolute() else reference
-    return solution(one.problem, one.language, one.source, f"{one.about}\n{problem_line(problem)}")
+    named = "" if Path(reference).is_absolute() else f"\n{problem_line(reference)}"
+    return solution(one.problem, one.language, one.source, f"{one.about}{named}")
 
 
 def _program(one: Chosen) -> str:

@@ -51,7 +51,6 @@ def begin_run(
         config = load_config(config_path)
     except ConfigError as error:
         raise _with_problem_faults(error) from None
-    config = _with_limits(config, minutes, rounds)
     limits = ChangeBudget(minutes=minutes, rounds=rounds) if minutes is not None or rounds is not None else None
     say_renamed_keys(config.path)
     _check(config)
@@ -60,6 +59,8 @@ def begin_run(
     if earlier is not None:
         _wait_if_ending(earlier)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
+        if choice == "resume" and limits is not None:
+            return _again(earlier, limits)
         echo(f"{earlier.name} is already running; attaching (Ctrl-C detaches)", err=True)
         if _attaches(earlier, config, asks=asks):
             return Beginning(earlier.directory, starts=False)
@@ -81,7 +82,8 @@ def begin_run(
         raise Failure(
             f"no unfinished session for {config.path} in {config.sessions}; start one with --new", ExitCode.NO_SESSION
         )
-    paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
+    frozen = _with_limits(config, minutes, rounds).frozen_toml()
+    paths = create_session(config.sessions, config.name, frozen, str(config.path), config.seed)
     if left_behind:
         echo(f"{left_behind}\nStarting a new session: {paths.name}", err=True)
     return Beginning(paths.directory, starts=True)
@@ -247,11 +249,9 @@ def _resumed(
 
     If the session is not resumed, return a message about it, or "" for a finished session.
     """
-    if choice == "resume" and limits is not None:
-        return _again(paths, limits)
     state = _state_of(paths)
     running = engine_liveness(paths).running
-    if state.finished and not running:
+    if state.finished and not running and not (choice == "resume" and limits is not None):
         return ""
     name, verdicts = paths.name, count(state.verdicts, "verdict")
     if choice == "new":
@@ -259,9 +259,13 @@ def _resumed(
             return f"{name} is still searching. Watch it with: {program()} attach {argument_of(paths)}"
         return f"{name} is unfinished ({verdicts}). {_resume_words(paths)}"
     changed = _changes(config, paths)
+    if choice == "resume" and limits is not None:
+        if changed:
+            echo(_has_changed(config, paths, changed), err=True)
+        return _again(paths, limits)
     if (reason := _nothing_left(paths, state)) is not None:
         spent = _minutes_spent(paths, state)
-        if asks and spent is not None and not changed:
+        if asks and spent is not None and not changed and limits is None:
             return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0]) or ""
         return reason
     if choice == "resume":
@@ -280,7 +284,7 @@ def _resumed(
     # The monitor would hide a line, so ask. A changed configuration asks for a new session.
     how = "Resume it with its own settings? (n starts a new session)" if changed else "Resume it?"
     wanted = click.confirm(f"{unfinished}. {how}", default=not changed, err=True)
-    return _again(paths, None) if wanted else ""
+    return _again(paths, limits) if wanted else ""
 
 
 def _with_limits(config: Config, minutes: float | None, rounds: int | None) -> Config:

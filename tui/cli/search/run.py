@@ -16,8 +16,12 @@ from tui.cli.shared.limits import COUNT
 @watch_options
 @click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
 @click.option("--resume", "go_on", is_flag=True, help="Resume the newest unfinished session.")
-@click.option("--minutes", type=FiniteAbove0(), help="Search time limit, instead of the config's [budget] minutes.")
-@click.option("--rounds", type=COUNT, help="Rounds per problem, instead of the config's [search] rounds.")
+@click.option(
+    "--minutes",
+    type=FiniteAbove0(),
+    help="Search time limit of the whole session, in minutes, instead of the config's.",
+)
+@click.option("--rounds", type=COUNT, help="Rounds per problem, after round 0, instead of the config's.")
 @click.option("--detach", is_flag=True, help="Start the engine in the background and return immediately.")
 @until_idle_option
 def run(

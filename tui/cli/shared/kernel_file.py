@@ -21,28 +21,31 @@ def read_kernel(path: Path) -> str:
     return read_text(path)
 
 
-_PROBLEM_LINE = re.compile(r"^# Problem: (\S.*)$", re.MULTILINE)
-_HEADER = 1000
-"""Maximum number of characters before the end of an exported file's problem line."""
+_EXPORTED = re.compile(
+    r"# A KernelBench solution for .*, exported by kernel-tui\.\n(?:# .*\n)*?# Problem: (\S.*?)\s*\n"
+)
+"""The header of an exported solution that names its problem."""
 
 
 def problem_line(problem: str) -> str:
-    """Return the line of an exported file's header that names its problem, without the comment mark."""
+    """Return the line of an exported solution's header that names its problem, without the comment mark."""
     return f"Problem: {problem}"
 
 
 def problem_in_header(path: Path) -> str | None:
-    """Return the problem that the header of an exported file names, or None. A missing problem file also gives None."""
+    """Return the problem that the header of an exported solution names, or None. Also return None if there is no such
+    file in the current directory.
+    """
     from engine.problem.catalog import BUILTIN
     from engine.system.text_file import UnreadableFile
 
     try:
-        found = _PROBLEM_LINE.search(read_kernel(path)[:_HEADER])
-    except UnreadableFile:
+        found = _EXPORTED.match(read_kernel(path))
+        if found is None or found[1].startswith(BUILTIN):
+            return found[1] if found is not None else None
+        return found[1] if Path(found[1]).is_file() and not path.samefile(found[1]) else None
+    except (UnreadableFile, OSError):
         return None
-    if found is None:
-        return None
-    return found[1] if found[1].startswith(BUILTIN) or Path(found[1]).is_file() else None
 
 
 def language_of(path: Path, source: str = "") -> Language:

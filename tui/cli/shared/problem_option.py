@@ -31,7 +31,7 @@ class ProblemName(click.ParamType[str]):
 
 class ProblemOption(click.Option):
     """For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
-    ``.py`` file, the default is the problem that its header names.
+    solution, the default is the problem that its header names.
 
     A missing kernel file raises UnreadableFile, because that is the first thing to correct.
     """
@@ -54,7 +54,7 @@ PROBLEM = click.option(
     type=ProblemName(),
     metavar="TEXT",
     help="A .py file or a built-in problem, such as builtin:quickstart/softmax. Not needed for a file in a session's "
-    "best/, or for an exported .py file whose problem still has its name.",
+    "best/, or for an exported solution whose header names a problem that the current directory has.",
 )
 
 

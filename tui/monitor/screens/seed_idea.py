@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
@@ -11,6 +12,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
@@ -129,12 +131,13 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
     async def _show_transformations(self, look: Callable[[], Awaitable[Catalogue]]) -> None:
         """Show the transformations once they are known. Keep the user's text and its focus."""
         self._catalogue = await look()
-        begun = self.query_one("#prose", Input).value
-        await self.recompose()
-        prose = self.query_one("#prose", Input)
-        prose.value, prose.cursor_position = begun, len(begun)
-        (prose if begun or not self._entries else self.query_one("#transformations")).focus()
-        self.on_resize()
+        with contextlib.suppress(NoMatches):  # The dialog was closed in the meantime.
+            begun = self.query_one("#prose", Input).value
+            await self.recompose()
+            prose = self.query_one("#prose", Input)
+            prose.value, prose.cursor_position = begun, len(begun)
+            (prose if begun or not self._entries else self.query_one("#transformations")).focus()
+            self.on_resize()
 
     def on_key(self, event: Key) -> None:
         """Put what the user types into the text field, even while the list has the focus."""

@@ -158,6 +158,7 @@ def test_quickstart_problems_run(name: str, tmp_path: Path) -> None:
 
 CAPTURING = """
 import functools
+from types import SimpleNamespace
 import torch
 from torch import nn
 class Model(nn.Module):
@@ -184,7 +185,9 @@ def get_init_inputs():
         ("self.steps = [lambda x: layers.one(x), [lambda x: layers.two(x)]]", "self.steps[1][0](self.steps[0](x))"),
         ("self.both = functools.partial(lambda two, x: two(layers.one(x)), layers.two)", "self.both(x)"),
         ("self.layers.one.register_forward_hook(lambda module, given, out: layers.two(out))", "self.layers.one(x)"),
-        ("first = layers.one.forward; self.both = lambda x: layers.two(first(x))", "self.both(x)"),
+        ("one, two = layers.one.forward, layers.two.forward; self.both = lambda x: two(one(x))", "self.both(x)"),
+        ("self.tools = SimpleNamespace(both=lambda x: layers.two(layers.one(x)))", "self.tools.both(x)"),
+        ("t = self.tree = {}; t.update(t=t, both=lambda x: layers.two(layers.one(x)))", "self.tree['both'](x)"),
         ("self.layers.one.activation = torch.nn.functional.relu", "self.layers.two(self.layers.one(x))"),
     ],
 )  # fmt: skip
@@ -194,9 +197,13 @@ def test_a_copy_runs_with_its_own_weights(attribute: str, call: str) -> None:
     before = [out.clone() for out in reference.run(leaves)]
     twin = reference.twin()
     assert torch.equal(twin.run(leaves)[0], before[0])
-    for _, tensor in twin.weights():
-        tensor.data = torch.zeros_like(tensor)
-    assert not twin.run(leaves)[0].any()
+    for zeroed in range(4):  # Two weights and two biases, each in turn.
+        values = [tensor.clone() for _, tensor in reference.weights()]
+        values[zeroed].zero_()
+        (wanted,) = run_in(None, reference, leaves, values)
+        for (_, tensor), value in zip(twin.weights(), values, strict=True):
+            tensor.data = value
+        assert torch.equal(twin.run(leaves)[0], wanted) and not torch.equal(wanted, before[0])
     assert torch.equal(reference.run(leaves)[0], before[0])
     (exact,) = run_in(torch.float64, reference, leaves, [tensor for _, tensor in reference.weights()])
     assert exact.dtype == torch.float64 and torch.allclose(exact.float(), before[0], atol=1e-5)
