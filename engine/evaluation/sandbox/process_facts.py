@@ -43,6 +43,10 @@ def usage_of(pid: int) -> Usage | None:
     return None
 
 
+_IN_MEMORY = "/memfd:"
+"""Start of the name of a mapping without a file on a disk."""
+
+
 class Mapping(Struct, frozen=True):
     """A range of addresses, private or ``shared``, that maps a file (``inode``, 0 for none) starting at ``offset``."""
 
@@ -72,12 +76,13 @@ def not_its_own(mappings: list[Mapping], spans: list[tuple[int, int]], arena: in
     A process can map the same pages twice at no cost, which looks like a copy. ``arena``: the inode of the judge's
     buffers, which may contain results if mapped only once. Threat: late-work.
     """
-    places = {mapping.start - mapping.offset for mapping in mappings if mapping.inode == arena}
-    if len(places) > 1 or any(not mapping.shared for mapping in mappings if mapping.inode == arena):
+    # A file on a disk, such as a library, may have the same inode number.
+    buffers = [mapping for mapping in mappings if mapping.inode == arena and mapping.name.startswith(_IN_MEMORY)]
+    if len({mapping.start - mapping.offset for mapping in buffers}) > 1 or not all(one.shared for one in buffers):
         return "the kernel's process mapped the judge's buffers more than once"
     for address, size in spans:
         for mapping in mappings:
-            if mapping.start < address + size and address < mapping.end and mapping.inode != arena:
+            if mapping.start < address + size and address < mapping.end and mapping not in buffers:
                 return f"forward's result is in memory mapped from {mapping.name or 'elsewhere'}"
     return None
 

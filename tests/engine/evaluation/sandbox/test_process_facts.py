@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from engine.evaluation.sandbox.process_facts import mappings_of, not_its_own, usage_of
+from engine.evaluation.sandbox.process_facts import Mapping, mappings_of, not_its_own, usage_of
 from engine.evaluation.sandbox.shared_memory import shared_memory
 
 SIZE = 1 << 20
@@ -66,3 +66,17 @@ def test_private_memory_counts_once_it_is_mapped_and_shared_memory_once_it_is_wr
 
 def test_a_process_that_is_gone_holds_nothing_that_is_known() -> None:
     assert usage_of(2**22 + 1) is None
+
+
+def test_a_library_with_the_buffers_inode_number_is_no_second_mapping() -> None:
+    buffers = Mapping(0x1000, 0x9000, True, 0, 77, "/memfd:arena (deleted)")
+    library = [
+        Mapping(0x10000, 0x12000, False, 0, 77, "/lib/a.so"),
+        Mapping(0x20000, 0x21000, False, 0, 77, "/lib/a.so"),
+    ]
+    assert not_its_own([buffers, *library], [(0x2000, 64)], 77) is None
+    assert (
+        not_its_own([buffers, *library], [(0x10000, 64)], 77) == "forward's result is in memory mapped from /lib/a.so"
+    )
+    again = Mapping(0x30000, 0x38000, True, 0, 77, buffers.name)
+    assert "more than once" in str(not_its_own([buffers, again], [(0x2000, 64)], 77))
