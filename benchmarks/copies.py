@@ -2,6 +2,7 @@
 
     python benchmarks/copies.py PATHS... [--jobs 4] [--results FILE.jsonl] [--full 40 --seed 1]
                                 [--tolerance kernelbench] [--device auto] [--deadline 120] [--again wrong,error]
+                                [--first-kernels N]
 
 PATHS are problem files in KernelBench's format, or directories of such files (``KernelBench/level1``). The copy is the
 file itself plus ``ModelNew = Model``. The judge runs with ``libraries = "label"``. By default, each copy gets a quick
@@ -11,6 +12,10 @@ one device.
 
 The script appends each outcome to ``--results`` as a line of JSON. To continue after a kill, run the same command
 again. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their status.
+With ``--first-kernels N``, the script judges kernels of the playbook instead of copies: up to N first kernels of each
+problem, and a repair of each that is wrong, until one is correct and at least half as fast as eager. The final table
+then counts these problems per directory. The exit status ignores the kernels' verdicts.
+
 ``--deadline`` limits the seconds per problem, without waits for the device. If a problem runs out of memory, the script
 judges it again alone. If the copy is then correct, the status is ``memory``.
 
@@ -40,7 +45,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Literal, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -53,18 +58,24 @@ from engine.config.schema import EvaluationConfig  # noqa: E402
 from engine.devices.fact import DeviceFact  # noqa: E402
 from engine.evaluation.evaluator import EvaluationError  # noqa: E402
 from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
+from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.catalog import CatalogError, inspect_files, resolve  # noqa: E402
 from engine.problem.failure import ProblemFailure  # noqa: E402
 from engine.problem.names import ProblemFile  # noqa: E402
-from engine.problem.spec import ProblemSpec  # noqa: E402
+from engine.problem.spec import LANGUAGE_OF_DEVICE, ProblemSpec  # noqa: E402
+from engine.proposers.playbook.playbook import FIRST, Playbook  # noqa: E402
+from engine.proposers.protocol import Board, IdeaDraft, Kernel, Task, VariantDraft  # noqa: E402
+from engine.search.context import demands_of  # noqa: E402
 from engine.session.records.verdict import Verdict  # noqa: E402
 from engine.system.text_file import UnreadableFile, read_text  # noqa: E402
 
 COPY = "\n\nModelNew = Model\n"
-NOT_READ, DEADLINE, MEMORY = "not read", "deadline", "memory"
-NEUTRAL = {"correct", NOT_READ, DEADLINE, "error", "cancelled"}
+NOT_READ, DEADLINE, MEMORY, NO_TEMPLATE = "not read", "deadline", "memory", "no template"
+NEUTRAL = {"correct", NOT_READ, DEADLINE, NO_TEMPLATE, "error", "cancelled"}
 """Statuses that do not blame a copy."""
 FAIR_LOW, FAIR_HIGH = 0.97, 1.03
+LEAST_SPEEDUP = 0.5
+"""Minimum speedup of a first kernel that solves its problem."""
 COMPARED_ABOVE_MS = 0.05
 """Compare speedups only above this reference time. Shorter times are mostly launch overhead, which varies."""
 _GRACE_S = 5.0
@@ -79,8 +90,8 @@ _LACK = re.compile(r"\bmemory\b", re.IGNORECASE)
 class Job(Struct, frozen=True):
     """The next problem for a process, as a line on its standard input.
 
-    All jobs of a process share ``device``, ``tolerance``, ``full`` and ``scratch``. ``peaks`` are the device's GB/s and
-    GFLOP/s as measured by an earlier process.
+    All jobs of a process share ``device``, ``tolerance``, ``full``, ``scratch`` and ``kernels``. ``peaks`` are the
+    device's GB/s and GFLOP/s as measured by an earlier process. ``kernels`` is the value of ``--first-kernels``, or 0.
     """
 
     id: str
@@ -90,19 +101,23 @@ class Job(Struct, frozen=True):
     full: bool
     scratch: str
     peaks: tuple[float, float] | None
+    kernels: int = 0
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the results file.
 
-    ``source`` is the digest of the problem file. ``seconds`` is the duration of the job, without ``waited_s`` for the
-    device. ``beside`` is the largest number of other problems judged at the same time.
+    ``source`` is the digest of the problem file. ``kernel`` is the name of the first kernel. ``seconds`` is the
+    duration of the job, without ``waited_s`` for the device. ``beside`` is the largest number of other problems judged
+    at the same time.
     """
 
     problem: str = ""
     source: str = ""
     full: bool = False
     tolerance: str = ""
+    kernels: int = 0
+    kernel: str = ""
     status: str
     pattern: str | None = None
     reason: str = ""
@@ -134,6 +149,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def blames_copy(self) -> bool:
         return self.status not in NEUTRAL
+
+    @property
+    def solves(self) -> bool:
+        """Whether a first kernel is correct and fast enough."""
+        return self.status == "correct" and (self.speedup or 0.0) >= LEAST_SPEEDUP
 
     @property
     def speedup_words(self) -> str:
@@ -168,7 +188,7 @@ class Unable(Exception):
 
 
 async def judge_all(say: IO[bytes]) -> None:
-    """Judge the copies of incoming jobs like kernels of a search, and write the outcomes to ``say``."""
+    """Judge the kernels of incoming jobs like kernels of a search, and write the outcomes to ``say``."""
 
     def tell(said: Said) -> None:
         say.write(msgspec.json.encode(said) + b"\n")
@@ -183,13 +203,14 @@ async def judge_all(say: IO[bytes]) -> None:
             inspection = asyncio.ensure_future(inspect_files([ProblemFile(job.id, Path(job.path))]))
             try:
                 if evaluator is None:
+                    libraries: Literal["refuse", "label"] = "refuse" if job.kernels else "label"
                     evaluator = LocalEvaluator(
-                        EvaluationConfig(device=job.device, tolerance=job.tolerance, libraries="label"),
+                        EvaluationConfig(device=job.device, tolerance=job.tolerance, libraries=libraries),
                         Path(job.scratch),
                         job.full,
                         on_wait=lambda wait: tell(Said(waits=True)),
                         on_free=lambda device, seconds: tell(Said(waits=False)),
-                        modules=True,
+                        modules=not job.kernels,
                     )
                     try:
                         device = (await evaluator.start())[0]
@@ -225,12 +246,48 @@ async def _judge_on(
         device = await evaluator.measure_device(device)
         if device.bandwidth_gbs is not None and device.peak_gflops is not None:
             tell(Said(peaks=(device.bandwidth_gbs, device.peak_gflops)))
+        if job.kernels:
+            return await _judge_first_kernels(evaluator, device, problem, job, tell)
         tell(Said(stage="opening"))
         await evaluator.open(problem, "")
     except EvaluationError as error:
         return Outcome(status=NOT_READ, reason=str(error))
     verdict = await evaluator.evaluate(problem, "py", problem.source + COPY, lambda stage: tell(Said(stage=stage)))
     return outcome_of(verdict)
+
+
+async def _judge_first_kernels(
+    evaluator: LocalEvaluator, device: DeviceFact, problem: ProblemSpec, job: Job, tell: Callable[[Said], None]
+) -> Outcome:
+    """Return the outcome of the first kernel that solves the problem, or else of the best one. Raises
+    EvaluationError.
+    """
+    language, playbook = LANGUAGE_OF_DEVICE[device.kind], Playbook()
+    demands = demands_of(EvaluationConfig(device=job.device, tolerance=job.tolerance), problem)
+    task = Task(problem, derive_header(problem, language), language, device, None, None, demands=demands)
+    if (refusal := playbook.refusal(task)) is not None:
+        return Outcome(status=NO_TEMPLATE, reason=refusal)
+    first: list[tuple[IdeaDraft, VariantDraft]] = []
+    for idea in await playbook.ideas(task, None, Board(), job.kernels, 0):
+        async for draft in playbook.variants(task, idea, None, Board(), (0,), 0):
+            first.append((idea, draft))
+    evaluator.begin_build(problem, task.header, language, first[0][1].source)
+    tell(Said(stage="opening"))
+    await evaluator.open(problem, task.header)
+    found: list[Outcome] = []
+    for idea, draft in first:
+        made: VariantDraft | None = draft
+        name = str(idea.data["move"]).removeprefix(FIRST)
+        for turn in range(2):
+            if made is None:
+                break
+            verdict = await evaluator.evaluate(problem, language, made.source, lambda stage: tell(Said(stage=stage)))
+            found.append(replace(outcome_of(verdict), kernel=f"{name}, repaired" if turn else name))
+            if found[-1].solves:
+                return found[-1]
+            kernel = Kernel("v1", made.source, language, verdict, playbook.name, made.data)
+            made = await playbook.fix(task, idea, kernel, Board(), turn, 0)
+    return max(found, key=lambda one: (one.status == "correct", one.speedup or 0.0))
 
 
 def outcome_of(verdict: Verdict) -> Outcome:
@@ -358,6 +415,7 @@ class Benchmark:
             source=self._digests[name],
             full=bool(self._options.full),
             tolerance=str(self._options.tolerance),
+            kernels=self._options.first_kernels,
             seconds=round(time.monotonic() - started - waited_s, 2),
             waited_s=round(waited_s, 2),
             beside=beside,
@@ -375,6 +433,7 @@ class Benchmark:
             bool(options.full),
             str(self._scratch),
             self._peaks,
+            options.first_kernels,
         )
         await process.take(job)
         left_s, waited_s, waits, stage = options.deadline, 0.0, False, "starting"
@@ -433,8 +492,10 @@ class Benchmark:
         for line in text.splitlines():
             with contextlib.suppress(msgspec.MsgspecError):
                 outcome = msgspec.json.decode(line, type=Outcome)
-                way = (outcome.source, outcome.full, outcome.tolerance)
-                wanted = (self._digests.get(outcome.problem), bool(self._options.full), str(self._options.tolerance))
+                options = self._options
+                way = (outcome.source, outcome.full, outcome.tolerance, outcome.kernels)
+                digest = self._digests.get(outcome.problem)
+                wanted = (digest, bool(options.full), str(options.tolerance), options.first_kernels)
                 if way == wanted:
                     stored[outcome.problem] = outcome
         return {name: one for name, one in stored.items() if one.status not in self._options.again}
@@ -514,7 +575,8 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
         f"\n{devices}; torch {versions}; Python {platform.python_version()}; {kind}, {options.jobs} parallel;",
         end=" ",
     )
-    print(f'tolerance "{options.tolerance}"; libraries "label"; baseline: eager')
+    libraries = "refuse" if options.first_kernels else "label"
+    print(f'tolerance "{options.tolerance}"; libraries "{libraries}"; baseline: eager')
     if options.full:
         print(f"{sum(one.status != NOT_READ for one in outcomes)} of {options.full} sampled problems were readable\n")
     else:
@@ -526,6 +588,9 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
         for one in outcomes:
             if one.status == status:
                 print(f"  {one.problem}: {one.words}")
+    if options.first_kernels:
+        _show_coverage(outcomes)
+        return 0
     _show_speedups([one for one in outcomes if one.status == "correct" and one.speedup is not None])
     second = Counter(one.kernelbench for one in outcomes if one.kernelbench)
     if second:
@@ -539,6 +604,19 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
     right = sum(one.status == "correct" for one in outcomes)
     print(f"\n{right} correct, {blamed} wrongly blamed")
     return int(blamed > 0 or right == 0)
+
+
+def _show_coverage(outcomes: Sequence[Outcome]) -> None:
+    slow = [one for one in outcomes if one.status == "correct" and not one.solves]
+    if slow:
+        print(f"\ncorrect, but below {LEAST_SPEEDUP}x eager")
+    for one in slow:
+        print(f"  {one.problem}: {one.speedup_words}, reference {one.reference_ms:.4f} ms, {one.kernel}")
+    print(f"\ndirectory      problems  correct  correct and at least {LEAST_SPEEDUP}x eager")
+    for directory in dict.fromkeys(one.problem.split("/")[0] for one in outcomes):
+        here = [one for one in outcomes if one.problem.split("/")[0] == directory]
+        correct, solved = sum(one.status == "correct" for one in here), sum(one.solves for one in here)
+        print(f"{directory:14} {len(here):8} {correct:8} {solved:8}")
 
 
 def _show_speedups(timed: Sequence[Outcome]) -> None:
@@ -600,6 +678,9 @@ def main() -> int:
     parser.add_argument("--device", default="auto", help="value of evaluation.device")
     parser.add_argument("--deadline", type=float, default=120.0, metavar="S", help="time limit per problem, in seconds")
     parser.add_argument("--again", default="", metavar="STATUS,...", help="judge problems with these statuses again")
+    parser.add_argument(
+        "--first-kernels", type=int, default=0, metavar="N", help="judge up to N first kernels of the playbook"
+    )
     parser.add_argument("--log", type=Path, help="append the output of judges and problems to this file")
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
@@ -608,8 +689,8 @@ def main() -> int:
         run_jobs(options.scratch, options.parent)
     if not options.paths:
         parser.error("no PATHS: name problem files, or directories of problem files")
-    if options.jobs < 1 or options.full < 0:
-        parser.error("--jobs must be at least 1, and --full must not be negative")
+    if options.jobs < 1 or min(options.full, options.first_kernels) < 0:
+        parser.error("--jobs must be at least 1, and --full and --first-kernels must not be negative")
     options.again = set(filter(None, options.again.split(",")))
     try:
         EvaluationConfig(device=options.device, tolerance=options.tolerance)

@@ -595,6 +595,16 @@ class CorrectnessPolicy(Struct, frozen=True):
     """The effect of rounding the inputs once is harmless below this share of the tolerance. A kernel that rounds its
     inputs once stays within the tolerance.
     """
+    conditioned_products: float = 1.25
+    """Value of ``conditioned`` for the effect of rounding the inputs of fp32 products. Near the tolerance, only small
+    differences between two draws are harmless.
+    """
+    product_steps: int = 128
+    """Rounding steps of the inputs whose effect must fit the tolerance, for models with fp32 products.
+
+    Three bf16 products in place of one fp32 product have the effect of about 50 steps. Between two draws of
+    heavy-tailed inputs, the largest errors differ by more than a factor of two.
+    """
     accurate: float = 1 / 8
     """Eager's own errors below this share of the tolerance are harmless. A kernel with ``multiple`` times eager's error
     stays within the tolerance, also in a draw with ``conditioned`` times this error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.config.evaluation_table import EvaluationConfig
 from engine.config.roles import Role
 from engine.config.schema import Config
 from engine.devices.fact import DeviceFact
@@ -26,9 +27,8 @@ from engine.session.worked_ideas import WorkedIdea
 from engine.system import clock
 
 
-def demands_of(config: Config, problem: ProblemSpec) -> Demands:
-    """Return the judge's requirements for kernels of ``problem`` under ``config``."""
-    evaluation = config.evaluation
+def demands_of(evaluation: EvaluationConfig, problem: ProblemSpec) -> Demands:
+    """Return the judge's requirements for kernels of ``problem`` under the config's ``evaluation`` table."""
     tolerances = {evaluation.tolerance_for(one.dtype) for one in problem.outputs if "float" in one.dtype}
     threads = evaluation.threads or usable_cores()
     tightest = min(tolerances, default=evaluation.tolerance_for("float32"))  # Integers must match exactly.
@@ -100,7 +100,7 @@ class Context:
 
     def demands(self, problem: ProblemSpec) -> Demands:
         """The judge's requirements for kernels of ``problem``."""
-        return demands_of(self.config, problem)
+        return demands_of(self.config.evaluation, problem)
 
     def task(self, problem: ProblemState) -> Task:
         return task_of(self.state, problem, self.device, self.demands(problem.spec))

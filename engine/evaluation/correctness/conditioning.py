@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from engine.evaluation.correctness.comparison import Tolerances, compare, is_half
 from engine.evaluation.correctness.fp64_reference import without_tf32
@@ -41,12 +43,16 @@ def result_of(run: Callable[[], T]) -> T | None:
 class Conditioning:
     """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
 
-    ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None. Raises
-    whatever the model raises.
+    Kernels may compute fp32 products from bf16 parts of the operands, so the conditions are stricter for models with
+    such products. ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is
+    None. Raises whatever the model raises.
     """
 
     def __init__(self, run: Run, run_exactly: Run | None, drawn: list[torch.Tensor], policy: CorrectnessPolicy) -> None:
         self._run, self._run_exactly, self._policy = run, run_exactly, policy
+        with _Products() as products:
+            run(drawn)
+        self._has_products = products.found
         on_drawn = result_of(partial(self._errors, drawn))
         if on_drawn is None:
             self._run_exactly = None
@@ -57,14 +63,14 @@ class Conditioning:
         """Return whether ``inputs`` are as suitable for a comparison as drawn inputs."""
         if (errors := result_of(partial(self._errors, inputs))) is None:
             return False
-        ratio = self._policy.conditioned
         return all(
             error <= max(ratio * usual, share * tolerances.of(dtype) if dtype.is_floating_point else 0.0)
-            for (error, share, dtype), (usual, _, _) in zip(errors, self._on_drawn, strict=True)
+            for (error, ratio, share, dtype), (usual, _, _, _) in zip(errors, self._on_drawn, strict=True)
         )
 
-    def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, torch.dtype]]:
-        """Return the errors of all outputs, with their harmless shares of the tolerance and the outputs' dtypes.
+    def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, float, torch.dtype]]:
+        """Return the errors of all outputs, with the allowed ratios to errors on drawn inputs, the harmless shares of
+        the tolerance and the outputs' dtypes.
 
         One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. The runs
         do not use TF32, because TF32's errors are not a property of the inputs.
@@ -74,15 +80,34 @@ class Conditioning:
         with without_tf32():
             eager = self._run(inputs)
             moved = self._run([_moved(tensor, steps, self._policy.period) for tensor in inputs])
+        policy = self._policy
+        limits = policy.conditioned, policy.absorbed
+        if self._has_products:
+            limits = policy.conditioned_products, 1 / policy.product_steps
         found = [
-            (_largest_error(out, want) / steps, self._policy.absorbed, out.dtype)
+            (_largest_error(out, want) / steps, *limits, out.dtype)
             for out, want in zip(moved, eager, strict=True)
             if out.is_floating_point()
         ]
         if self._run_exactly is not None:
             pairs = zip(eager, self._run_exactly(inputs), strict=True)
-            found += [(_largest_error(out, want), self._policy.accurate, out.dtype) for out, want in pairs]
+            found += [
+                (_largest_error(out, want), policy.conditioned, policy.accurate, out.dtype) for out, want in pairs
+            ]
         return found
+
+
+class _Products(TorchDispatchMode):
+    """Find out whether a product, convolution or attention of fp32 operands runs while the mode is active."""
+
+    found = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in flop_registry:
+            self.found |= any(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in args)
+        return func(*args, **(kwargs or {}))
 
 
 def nearby(

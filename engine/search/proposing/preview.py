@@ -163,4 +163,4 @@ def _task(state: SessionState, problem: ProblemState, config: Config) -> Task:
     device: DeviceFact | None = next(iter(state.devices.values()), None)
     if device is None:
         raise NothingToAsk("this session has no device yet; start its search with: kernel-tui resume SESSION")
-    return task_of(state, problem, device, demands_of(config, problem.spec))
+    return task_of(state, problem, device, demands_of(config.evaluation, problem.spec))

@@ -119,7 +119,7 @@ def test_of_several_outputs_the_tightest_tolerance_is_told(
     evaluation = config.evaluation.model_copy(update={"tolerance": tolerance})
     tensors = tuple(TensorSpec(f"out{n}", "output", dtype, (64, 100)) for n, dtype in enumerate(outputs))
     spec = structs.replace(SPEC, tensors=(SPEC.tensors[0], *tensors))
-    assert demands_of(config.model_copy(update={"evaluation": evaluation}), spec).tolerance == told
+    assert demands_of(evaluation, spec).tolerance == told
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "Propose 1 way to write"), (2, "Propose 2 different ways to write")])

@@ -114,7 +114,7 @@ async def _transformations_of(model: Model, problem: ProblemState, parent: str |
     if parent is not None and state.variants[parent].verdict is None:
         return Catalogue(early=True)
     playbook = Playbook()
-    task = task_of(state, problem, device, demands_of(config, problem.spec))
+    task = task_of(state, problem, device, demands_of(config.evaluation, problem.spec))
     if playbook.refusal(task) is not None:
         return Catalogue()
     untried = Untried(

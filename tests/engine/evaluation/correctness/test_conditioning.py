@@ -20,6 +20,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.problem.inspection import inspect_file
 
 Model = Callable[..., torch.Tensor]
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 KINDS: tuple[Kind, ...] = ("negated", "small", "large", "centred", "offset")
 
 
@@ -96,6 +97,28 @@ def test_a_product_before_softmax_is_tried_only_where_sums_may_be_sequential() -
     for kind in kept:
         right = [model(*(one.double() for one in kinds[kind])).float()]
         assert compare([one_after_the_other(*kinds[kind])], right, KERNELBENCH).problem is None
+
+
+def test_attention_in_fp32_is_tried_only_where_products_may_be_of_bf16_parts() -> None:
+    def of_parts(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        (a0, b0), (a1, b1) = (a.bfloat16().float(), b.bfloat16().float()), (a, b)
+        a1, b1 = (a1 - a0).bfloat16().float(), (b1 - b0).bfloat16().float()
+        return a0 @ b0 + a0 @ b1 + a1 @ b0
+
+    def attention(q: torch.Tensor, k: torch.Tensor, product: Product) -> torch.Tensor:
+        return product(torch.softmax(product(q, k.mT) * 48**-0.5, -1), k)
+
+    q, k = (torch.randn(512, 48) for _ in range(2))
+    exact = run(lambda q, k: attention(q.double(), k.double(), torch.matmul))
+    judge = Conditioning(run(lambda q, k: attention(q, k, torch.matmul)), exact, [q, k], POLICY.correctness)
+    scales = (0.01, 1.0, 2.0, 4.0, 12.0, 16.0)
+    kept = [scale for scale in scales if judge.is_as_on_drawn([scale * q, k], KERNELBENCH)]
+    assert 0.01 in kept and 12.0 not in kept and 16.0 not in kept
+    for scale in scales:
+        right = [one.float() for one in exact([scale * q, k])]
+        is_right = compare([attention(scale * q, k, of_parts)], right, KERNELBENCH).problem is None
+        assert is_right or scale not in kept
+    assert not is_right
 
 
 def test_inputs_on_which_eager_loses_its_digits_are_left_out() -> None:
