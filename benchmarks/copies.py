@@ -264,6 +264,8 @@ async def _judge_first_kernels(
     """
     language, playbook = LANGUAGE_OF_DEVICE[device.kind], Playbook()
     demands = demands_of(EvaluationConfig(device=job.device, tolerance=job.tolerance), problem)
+    if language not in problem.languages:
+        return Outcome(status=NO_TEMPLATE, reason=problem.c_refusal or f"the problem accepts no {language} kernels")
     task = Task(problem, derive_header(problem, language), language, device, None, None, demands=demands)
     if (refusal := playbook.refusal(task)) is not None:
         return Outcome(status=NO_TEMPLATE, reason=refusal)
