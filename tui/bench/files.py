@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tui.bench.report import Report
-from tui.bench.tables import RULES, Grid, curve, facts, problems, totals
+from tui.bench.tables import RULES, SOL_RULE, Grid, curve, facts, problems, totals
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 90em; padding: 0 1em; color: #222; }
@@ -38,7 +38,7 @@ def as_json(report: Report) -> str:
 
 
 def as_markdown(report: Report) -> str:
-    parts = [f"# Benchmark {report.session}", *facts(report), _markdown(totals(report)), RULES]
+    parts = [f"# Benchmark {report.session}", *facts(report), _markdown(totals(report)), f"{RULES} {SOL_RULE}"]
     parts += ["## Problems", _markdown(problems(report))]
     if report.curve:
         parts += ["## Progress", _markdown(curve(report))]
@@ -56,7 +56,7 @@ def as_html(report: Report) -> str:
     """Return one page without scripts and without links to other files."""
     title = escape(f"Benchmark {report.session}")
     body = [f"<h1>{title}</h1>", *(f"<p>{escape(fact)}</p>" for fact in facts(report)), _html(totals(report))]
-    body += [f"<p>{escape(RULES)}</p>", "<h2>Problems</h2>", _html(problems(report))]
+    body += [f"<p>{escape(f'{RULES} {SOL_RULE}')}</p>", "<h2>Problems</h2>", _html(problems(report))]
     if report.curve:
         last = report.curve[-1].minutes or 1.0
         means = [(one.minutes / last, one.geomean) for one in report.curve]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.config.tolerance import tolerance_in, tolerance_words
 from engine.config.toml_table import toml_table
@@ -132,7 +133,7 @@ def read_report(paths: SessionPaths) -> Report:
     with SessionReader(paths) as reader:
         state, steps = _folded(reader.read())
         config = reader.text(state.config) if state.config else ""
-    return _report(state, steps, config)
+    return replace(_report(state, steps, config), session=paths.name)
 
 
 def report_of(events: Iterable[Recorded], config: str) -> Report:

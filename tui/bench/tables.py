@@ -18,9 +18,9 @@ RULES = (
     "fast_p is the share of all problems whose best kernel is correct and has its whole speedup interval above p; "
     "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, the interval runs from (baseline p10 / kernel p90) to "
-    f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain. "
-    f"{ABOVE_SOL}."
+    f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain."
 )
+SOL_RULE = f"{ABOVE_SOL}."
 
 
 class Grid(Struct, frozen=True):
@@ -37,7 +37,9 @@ def name_of(baseline: str) -> str:
 
 def facts(report: Report) -> list[str]:
     """Return lines that describe the benchmark: device, version, tolerance, time and money."""
-    share = f", {report.minutes_per_problem:g} minutes for each problem" if report.minutes_per_problem else ""
+    minutes = report.minutes_per_problem
+    unit = "minute" if minutes == 1 else "minutes"
+    share = f", {minutes:g} {unit} for each problem" if minutes else ""
     day = time.strftime("%Y-%m-%d", time.gmtime(report.created))
     dollars = "unknown cost" if report.dollars is None else f"${report.dollars:.2f}"
     return [

@@ -61,7 +61,6 @@ def begin_run(
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
         if choice == "resume" and limits is not None:
             return _again(earlier, limits)
-        echo(f"{earlier.name} is already running; attaching (Ctrl-C detaches)", err=True)
         if _attaches(earlier, config, asks=asks):
             return Beginning(earlier.directory, starts=False)
         choice = "new"
@@ -141,8 +140,6 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
         _refuse_if_done(paths, state, request)
     if request is not None:
         send_request(paths, request, "resume")
-    if running:
-        echo(f"{paths.name} is already running; attaching (Ctrl-C detaches)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)
 
 

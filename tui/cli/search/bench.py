@@ -216,7 +216,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     return code
 
 
-_DROPPED_OF_TOTALS = ("geomean, failures = 1", "problems", "median", "fast_1.5")
+_DROPPED_OF_TOTALS = ("problems", "median", "fast_1.5", "geomean")
 """Columns that a narrow terminal drops, in this order. The report's files have all columns."""
 
 
@@ -250,7 +250,10 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     table = columns(*grid.head, right=sorted(grid.right))
     for row in grid.rows:
         table.add_row(*row)
-    out.print(drop_columns(out, table, _DROPPED_OF_TOTALS))
+    shown = drop_columns(out, table, _DROPPED_OF_TOTALS)
+    out.print(shown)
+    if hidden := [name for name in grid.head if name not in [column.header for column in shown.columns]]:
+        out.print(f"Columns that do not fit this terminal: {', '.join(hidden)}.")
     out.print(RULES)
     for file in files:
         echo(str(file))

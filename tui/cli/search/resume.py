@@ -52,10 +52,14 @@ def _only_one(root: Path) -> str:
     from engine.exit_codes import ExitCode
     from engine.session.store import SessionPaths, is_bundled, list_sessions
 
-    stopped = [one for one in list_sessions(root) if one.state in ("stopped", "died")]
+    sessions = list_sessions(root)
+    stopped = [one for one in sessions if one.state in ("stopped", "died")]
     names = [one.name for one in stopped if not is_bundled(SessionPaths.at(one.directory))]
     if len(names) == 1:
         return names[0]
+    running = [one.name for one in sessions if one.state == "running"]
+    if not names and running:
+        raise Failure(f"{running[0]} is still searching; to watch it: kernel-tui attach {running[0]}", ExitCode.USAGE)
     if not names:
         raise Failure(f"no search in {root} has stopped; to list all: kernel-tui sessions", ExitCode.NO_SESSION)
     listed = "".join(f"\n  kernel-tui resume {name}" for name in names[:MOST_NAMED])

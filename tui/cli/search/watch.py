@@ -62,7 +62,7 @@ def start_and_watch(
     if detach:
         echo(f"{paths.name}: searching in the background. Watch: {program()} attach {paths.directory}")
         return 0
-    _say_where(paths, starts and not seq)
+    _say_where(paths, starts, new=not seq)
     from tui.headless.follow import follow
 
     return int(follow(paths, as_json=as_json, stops_on_interrupt=starts, skip_seq=seq))
@@ -83,12 +83,14 @@ def _start_in_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
     paths = SessionPaths.at(directory)
     start = spawn_engine(paths) if starts else None
     _stop_when_idle(paths, until_idle)
-    _say_where(paths, starts and not seq)
+    _say_where(paths, starts, new=not seq)
     return run_monitor(paths, start=start)
 
 
-def _say_where(paths: SessionPaths, new: bool) -> None:
-    if new:
+def _say_where(paths: SessionPaths, starts: bool, *, new: bool) -> None:
+    if not starts:
+        echo(f"{paths.name} is already running; attaching (Ctrl-C detaches)", err=True)
+    elif new:
         echo(f"session {paths.directory}", err=True)
 
 
