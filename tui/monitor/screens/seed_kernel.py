@@ -76,7 +76,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
                 yield Static(f"For idea {self._idea.id}: {one_line(self._idea.text, 300)}", markup=False)
             elif self._waiting:
                 names = ", ".join(one.id for one in self._waiting[:5])
-                hint = f"Ideas without a kernel: {names}. To write for one, cancel, select it, and press a again."
+                hint = f"Ideas without a kernel: {names}. To write one, cancel, select the idea, and press e."
                 yield Static(hint, markup=False)
             suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
             yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")

@@ -205,9 +205,10 @@ class Steering:
         """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
         problem = self._state.problems[idea.problem]
         language = language_for(problem, idea)
-        source = self._edited(problem, first_lines(problem, idea, language), f"{idea.id}{suffix_of(language)}")
+        name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language)
+        unchanged = f"Nothing changed, so {idea.id} still needs a kernel. To open the editor, select it and press e."
+        source = self._edited(problem, text, name, unchanged)
         if source is None:
-            self._host.say(f"{idea.id} still needs a kernel. Select the idea and press e to open the editor.")
             return
         command = SeedKernel(
             problem=problem.id,
@@ -308,15 +309,24 @@ class Steering:
             return None
         return self._state.problems[name] if self._may_add_to(name) else None
 
-    def _edited(self, problem: ProblemState, text: str, file_name: str) -> str | None:
-        """Let the user edit ``text``. Return the saved text, or None if nothing changed."""
+    def _edited(
+        self,
+        problem: ProblemState,
+        text: str,
+        file_name: str,
+        unchanged: str = "Nothing changed, so nothing was submitted.",
+    ) -> str | None:
+        """Let the user edit ``text``. Return the saved text, or None if nothing changed.
+
+        ``unchanged``: message for the user if nothing changed.
+        """
         try:
             edited = self._host.edit(text, file_name)
         except EditorError as error:
             self._host.say(f"{error} Nothing was submitted.", severity="error")
             return None
         if edited is None:
-            self._host.say("Nothing changed, so nothing was submitted.")
+            self._host.say(unchanged)
         return edited
 
     def _submit(
