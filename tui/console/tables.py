@@ -204,8 +204,10 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     """Print a verdict with its evidence. The judge applied ``tolerance``."""
     out = console()
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
-    if verdict.reason:
+    log = verdict.build.log if verdict.build is not None and not verdict.build.ok else ""
+    if verdict.reason and verdict.reason not in log:
         print_prose(out, one_line(verdict.reason))
+    _print_lines(out, log)
     facts = Table.grid(padding=(0, 2))
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
@@ -216,8 +218,6 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
         for check in verdict.checks:
             table.add_row(check.name, "passed" if check.passed else "FAILED", Text(one_line(check.detail)))
         out.print(table)
-    if verdict.build is not None and not verdict.build.ok:
-        _print_lines(out, verdict.build.log)
     if verdict.output_tail:
         out.print("the kernel printed:")
         _print_lines(out, verdict.output_tail)

@@ -16,7 +16,6 @@ from tui.cli.shared.problem_option import PROBLEM
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
-    from engine.evaluation.evaluator import Opened
     from engine.session.records.verdict import Standing, Verdict
 
 
@@ -53,11 +52,11 @@ def compare(
     kernels = {name: kernel_of(path) for name, path in zip(names, (first, second), strict=True)}
     config = evaluation_config(config_path, device, first, second)
 
-    async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+    async def judge() -> tuple[list[Verdict], tuple[Standing, ...]]:
         return await judge_kernels(config, problem, kernels, work, quick=not thorough, runoff=True)
 
     with working("inspecting the problem", quiet=as_json) as work:
-        _, verdicts, standings = run_async(judge())
+        verdicts, standings = run_async(judge())
     if as_json:
         from tui.text.same_code import same_machine_code
 

@@ -16,7 +16,7 @@ from tui.cli.shared.problem_option import PROBLEM
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
-    from engine.evaluation.evaluator import Evaluator, Opened
+    from engine.evaluation.evaluator import Evaluator
     from engine.problem.names import ProblemFile
     from engine.problem.spec import Language, ProblemSpec
     from engine.session.records.other_sizes import AtSizes
@@ -61,7 +61,7 @@ def evaluate(
     config = evaluation_config(config_path, device, kernel)
     at_sizes: list[AtSizes] = []
 
-    async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+    async def judge() -> tuple[list[Verdict], tuple[Standing, ...]]:
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
                 from tui.console.file_names import of_own_file
@@ -73,7 +73,7 @@ def evaluate(
         return await judge_kernels(config, problem, {kernel.name: (language, source)}, work, quick=quick, then=then)
 
     with working("inspecting the problem", quiet=as_json) as work:
-        _, verdicts, _ = run_async(judge())
+        verdicts, _ = run_async(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
     else:

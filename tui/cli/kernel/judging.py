@@ -18,7 +18,8 @@ from tui.console.progress_line import Working
 
 if TYPE_CHECKING:
     from engine.config.evaluation_table import EvaluationConfig
-    from engine.evaluation.evaluator import Evaluator, Opened
+    from engine.evaluation.evaluator import Evaluator
+    from engine.evaluation.local_evaluator import LocalEvaluator
     from engine.problem.spec import Language, ProblemSpec
     from engine.session.records.verdict import Stage, Standing, Verdict
 
@@ -76,10 +77,11 @@ async def judge_kernels(
     quick: bool,
     runoff: bool = False,
     then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
-) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+) -> tuple[list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn. If ``runoff`` is set and all kernels are correct, also time them side by side.
 
-    ``work`` shows progress. ``then`` runs after the verdicts, while the evaluator is still open.
+    If no kernel builds, the function does not wait for the device. ``work`` shows progress. ``then`` runs after the
+    verdicts of kernels of which one builds, while the evaluator is still open.
     """
     import asyncio
 
@@ -140,13 +142,20 @@ async def judge_kernels(
                 if any(language not in MODULES for language, _ in kernels.values())
                 else ""
             )
-            for language, source in kernels.values():
-                evaluator.begin_build(problem, header, language, source)
-            if measuring is not None:
-                work.say("starting the judge and measuring the device's peaks")
-                await measuring
-            work.say(f"opening {problem.id}: timing eager")
-            opened = await evaluator.open(problem, header)
+            building = begin(_build(evaluator, problem, header, kernels))
+
+            async def measure_and_open() -> None:
+                if measuring is not None:
+                    work.say("starting the judge and measuring the device's peaks")
+                    await measuring
+                work.say(f"opening {problem.id}: timing eager")
+                await evaluator.open(problem, header)
+
+            opening = begin(measure_and_open())
+            await asyncio.wait((opening, building), return_when=asyncio.FIRST_COMPLETED)
+            builds = opening.done() or await building
+            if builds:
+                await opening
             verdicts = []
             for name, (language, source) in kernels.items():
                 on_stage = _stages_of(name, work, timing_processes(not quick))
@@ -155,11 +164,26 @@ async def judge_kernels(
             if runoff and all(verdict.correct for verdict in verdicts):
                 work.say("timing side by side")
                 standings = await evaluator.runoff(problem, kernels)
-            if then is not None:
+            if then is not None and builds:
                 await then(evaluator, problem)
-            return opened, verdicts, standings
+            return verdicts, standings
         finally:
             for task in begun:
                 task.cancel()
             await asyncio.gather(*begun, return_exceptions=True)
             await evaluator.close()
+
+
+async def _build(
+    evaluator: LocalEvaluator, problem: ProblemSpec, header: str, kernels: dict[str, tuple[Language, str]]
+) -> bool:
+    """Build all kernels. Return whether any builds, or whether only their evaluation can tell."""
+    import asyncio
+
+    from engine.evaluation.build.compilers import NoCompiler
+
+    builds = (evaluator.build(problem, header, language, source) for language, source in kernels.values())
+    try:
+        return any(report.ok for report in await asyncio.gather(*builds))
+    except (NoCompiler, OSError):
+        return True
