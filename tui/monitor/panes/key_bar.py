@@ -19,6 +19,7 @@ from textual.strip import Strip
 from tui.monitor.delay import after
 from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS, Action
 from tui.monitor.panes.lines import EMPTY, LinesView, line
+from tui.view.row import Kind
 
 Severity = Literal["information", "warning", "error"]
 MOST_LINES, MOST_LINES_SHORT = 4, 2
@@ -51,6 +52,8 @@ ON_A_ROW = {
     "sort",
 }
 """Actions that need a selected row of the tree."""
+NOT_ON: dict[Kind | None, set[str]] = {None: ON_A_ROW, "problem": {"pin"}, "round": {"prune", "pin"}}
+"""Actions that do nothing on a kind of row, or without a selected row."""
 ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
 
 
@@ -58,7 +61,8 @@ class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
     ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched``: that pane has an
-    active search. ``steers``: a request would reach an engine. ``resumable``: this monitor may start an engine.
+    active search. ``row`` is the kind of the selected row, or None. ``steers``: a request would reach an engine.
+    ``resumable``: this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"
@@ -70,7 +74,7 @@ class Where(Struct, frozen=True):
     replay: bool = False
     steers: bool = True
     undoes: bool = False
-    has_row: bool = True
+    row: Kind | None = "variant"
     spending: bool = False
 
 
@@ -229,8 +233,7 @@ def used_most(where: Where) -> list[Action]:
         useless -= {"start_engine", "budget"}
     if not where.undoes:
         useless.add("undo")
-    if not where.has_row:
-        useless |= ON_A_ROW
+    useless |= NOT_ON.get(where.row, set())
     if not where.spending:
         useless.add("calls")
     chosen = [known[name] for name in names if name not in useless]

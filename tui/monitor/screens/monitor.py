@@ -36,7 +36,7 @@ from tui.monitor.panes.tree.rows import SORT_KEYS, TreeRows
 from tui.monitor.panes.tree.tree import SearchTree
 from tui.monitor.panes.tree.tree_lines import RowLines
 from tui.view.model import Model
-from tui.view.row import Row
+from tui.view.row import Kind, Row
 from tui.view.spend import is_spending
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class MonitorScreen(Screen[None]):
         """The node that was selected when the user started to filter."""
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
-        self._keys_of: tuple[bool, bool] = (False, False)
+        self._keys_of: tuple[Kind | None, bool] = (None, False)
         """Whether the tree had a row, and the session had called a model, when the key bar was last drawn."""
 
     @cached_property
@@ -164,10 +164,7 @@ class MonitorScreen(Screen[None]):
             if self.leaders.display and self.leaders.size.height:
                 self.leaders.show(self.model)
         moved = self._link_shown != (link := self.model.engine)
-        keys_of = (self.tree_view.row is not None, is_spending(self.model))
-        if moved or keys_of != self._keys_of:
-            self._keys_of = keys_of
-            self.key_bar.show()
+        self._show_keys(force=moved)
         if moved:
             self._link_shown = link
             self.scoreboard.show(self.model)
@@ -225,6 +222,7 @@ class MonitorScreen(Screen[None]):
             self.following = False
             self.status.show(self.model, self.held, self.following)
         self.detail.select(message.row)
+        self._show_keys()
         self._show_best()
         self.charts.show()
 
@@ -480,7 +478,7 @@ class MonitorScreen(Screen[None]):
             replay=model.link.kind == "replay",
             steers=self.host.why_not_steer() is None,
             undoes=self.host.history.undoes,
-            has_row=self.tree_view.row is not None,
+            row=self._kind_of_row,
             spending=is_spending(model),
         )
 
@@ -490,6 +488,18 @@ class MonitorScreen(Screen[None]):
         """Return the focused pane, if ``/`` searches its text."""
         panes: tuple[LinesView, ...] = (self.detail.view, self.best.view, self.log_view)
         return next((view for view in panes if view is self.focused), None)
+
+    @property
+    def _kind_of_row(self) -> Kind | None:
+        row = self.tree_view.row
+        return row.kind if row is not None else None
+
+    def _show_keys(self, *, force: bool = False) -> None:
+        """Draw the key bar again if the selected row or the spending changes the hints."""
+        keys_of = (self._kind_of_row, is_spending(self.model))
+        if force or keys_of != self._keys_of:
+            self._keys_of = keys_of
+            self.key_bar.show()
 
     def _say_place(self, view: LinesView) -> None:
         place, count = view.place
