@@ -313,10 +313,19 @@ def load_text(path: Path) -> str:
         return read_text(path)
     except UnreadableFile as error:
         if not path.exists():
-            raise _file_error(path, "no such file; create a config with: kernel-tui init") from None
+            raise _file_error(path, f"no such file{_config_like(path)}") from None
         if path.is_dir():
             raise _file_error(path, f"this is a directory; pass the file, for example {path / 'config.toml'}") from None
         raise _file_error(path, error.reason) from None
+
+
+def _config_like(path: Path) -> str:
+    """Suggest what the user may have meant by ``path``, a file that does not exist."""
+    if path.suffix == ".py":
+        return f"; to look for a problem file: kernel-tui problems {path}"
+    beside = sorted(item.name for item in path.parent.glob("*.toml"))
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else "; create a config with: kernel-tui init"
 
 
 def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) -> Config:

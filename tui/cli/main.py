@@ -54,6 +54,8 @@ COMMANDS = {
 """Each command's group, module and function under ``tui.cli``, in ``--help`` order."""
 ALIASES = {"continue": "unpause"}
 """Earlier command names, which still work, but which ``--help`` does not list."""
+OTHER_NAMES = {"status": "sessions", "list": "sessions", "ls": "sessions", "ps": "sessions", "start": "run"}
+"""Names from other programs, with the command that does the same."""
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -97,16 +99,24 @@ class DefaultRun(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in (*COMMANDS, *ALIASES):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else " See: kernel-tui --help"
-            ctx.fail(f"no such command or file: {args[0]!r}.{hint}")
+            ctx.fail(f"no such command or file: {args[0]!r}.{_meant_by(args[0])}")
         return super().resolve_command(ctx, args)
 
     @staticmethod
     def _means_run(word: str) -> bool:
         return word.startswith("-") or word.endswith(".toml") or "/" in word or Path(word).exists()
+
+
+def _meant_by(word: str) -> str:
+    """Suggest what the user may have meant by a word that is no command."""
+    from difflib import get_close_matches
+
+    if Path("sessions", word, "config.toml").exists():
+        return f" To watch the session: kernel-tui attach {word}"
+    if word in OTHER_NAMES:
+        return f" Did you mean {OTHER_NAMES[word]!r}?"
+    near = get_close_matches(word, COMMANDS, n=1)
+    return f" Did you mean {near[0]!r}?" if near else " See: kernel-tui --help"
 
 
 @click.group(

@@ -14,6 +14,7 @@ from engine.session.records.events import CommandHandled
 from engine.session.records.requests import Command, encode_command
 from engine.session.store.database import connect_command, write_turn
 from engine.session.store.errors import SessionError, of_sqlite
+from engine.session.store.lock import engine_liveness
 from engine.session.store.paths import SessionPaths
 from engine.session.store.reader import SentRequest, SessionReader
 from engine.session.store.shipped.bundled import must_not_be_bundled
@@ -46,15 +47,21 @@ def send_request(paths: SessionPaths, command: Command, author: str) -> int:
         raise
 
 
-def wait_handled(paths: SessionPaths, command: int, timeout_s: float) -> CommandHandled | None:
-    """Wait for the engine's answer to a request. Returns None if no answer arrives in time. Raises SessionError."""
+def wait_handled(
+    paths: SessionPaths, command: int, timeout_s: float, *, needs_engine: bool = False
+) -> CommandHandled | None:
+    """Wait for the engine's answer to a request. Returns None if no answer arrives in time. Raises SessionError.
+
+    ``needs_engine``: stop waiting when no engine is running.
+    """
     deadline = time.monotonic() + timeout_s
     with SessionReader(paths) as reader:
         while True:
+            may_answer = not needs_engine or engine_liveness(paths, reader).running
             if reader.changed() and (recorded := reader.handled(command)) is not None:
                 assert isinstance(recorded.event, CommandHandled)
                 return recorded.event
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not may_answer:
                 return None
             time.sleep(POLL_S)
 

@@ -94,6 +94,12 @@ def bench(
         paths = find(root, stored)
         if report is not None:
             return _write(paths, output)
+        from engine.config.schema import load_config
+
+        if load_config(paths.config).budget.minutes_per_problem is None:
+            raise Failure(
+                f"{paths.name} is not a benchmark; to continue it: kernel-tui resume {paths.name}", ExitCode.USAGE
+            )
         return _search(paths, output, headless=headless, as_json=as_json)
     if not entries or minutes is None:
         raise click.UsageError("name PATHS and --minutes-per-problem, or a session with --resume or --report")

@@ -43,11 +43,14 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             + _resumed_by(session, command, finished=_is_finished(paths))
         )
     number = send_request(paths, command, f"{getpass.getuser()} (command line)")
-    answer = wait_handled(paths, number, ANSWER_S)
+    answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
     if answer is None:
+        live = engine_liveness(paths)
+        if isinstance(command, Stop) and not live.running and not as_json:
+            echo(f"{paths.name} has already stopped")
+            return
         raise Failure(
-            f"{paths.name}: no answer to request {number} after {ANSWER_S:g} s; "
-            + _what_becomes_of_it(engine_liveness(paths), command, shlex.quote(session))
+            f"{paths.name}: no answer to request {number}; " + _what_becomes_of_it(live, command, shlex.quote(session))
         )
     code = ExitCode.OK if answer.ok else ExitCode.USAGE if answer.unknown else ExitCode.FAILURE
     if as_json:
