@@ -323,9 +323,9 @@ def _config_like(path: Path) -> str:
     """Suggest what the user may have meant by ``path``, a file that does not exist."""
     if path.suffix == ".py":
         return f"; to look for a problem file: kernel-tui problems {path}"
-    beside = sorted(item.name for item in path.parent.glob("*.toml"))
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    return f"; did you mean {path.with_name(near[0])}?" if near else "; create a config with: kernel-tui init"
+    beside = sorted(item.stem for item in path.parent.glob("*.toml"))
+    near = difflib.get_close_matches(path.stem, beside, n=1)
+    return f"; did you mean {path.with_name(near[0])}.toml?" if near else "; create a config with: kernel-tui init"
 
 
 def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) -> Config:
