@@ -143,9 +143,12 @@ class Steering:
             return Outcome(f"{node} is already pinned", node=node)
         if self._state.is_pruned(node):
             raise Refused(f"{node} is pruned; restore it before you pin it")
-        return Outcome(
-            f"pinned {node}: its fastest kernel is always a parent", node=node, events=(ev.NodePinned(node=node),)
-        )
+        variant = self._state.variants.get(node)
+        if variant is not None and variant.verdict is not None and not variant.verdict.correct:
+            raise Refused(f"{node} has no correct verdict, so it cannot be a parent")
+        effect = "its fastest kernel is always a parent" if variant is None else "it is always a parent"
+        condition = ", if it is correct" if variant is not None and variant.verdict is None else ""
+        return Outcome(f"pinned {node}: {effect}{condition}", node=node, events=(ev.NodePinned(node=node),))
 
     def _unpin(self, command: requests.Unpin) -> Outcome:
         node = command.node
@@ -236,8 +239,11 @@ class Steering:
         if author != BY_HAND:
             said = self._when_work_begins(f"{idea.idea}: {author} will write kernels for it")
             return Outcome(said, node=idea.idea, events=(idea,))
-        reason = "no proposer in this session reads free text; write a kernel for the idea, and add it with"
-        reason += f" seed-kernel --idea {idea.idea}"
+        session = session_argument(self._context.paths.directory)
+        reason = (
+            f"no proposer in this session reads free text. Write a kernel for {idea.idea}: press e in the monitor, or "
+            f"run: kernel-tui seed-kernel {session} kernel.{problem.language} --idea {idea.idea}"
+        )
         waiting = IdeaWaiting(idea=idea.idea, reason=reason)
         return Outcome(f"{idea.idea} is waiting for a kernel: {reason}", node=idea.idea, events=(idea, waiting))
 

@@ -146,7 +146,7 @@ async def test_the_proposer_says_whether_it_reads_prose(
     monkeypatch.setattr(Language, "reads_prose", False)
     async with open_monitor(searching.paths) as monitor:
         await monitor.press("B", "i")
-        await monitor.until_shown("This session has no model for ideas")
+        await monitor.until_shown("No model writes the kernel")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

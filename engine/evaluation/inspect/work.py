@@ -165,7 +165,7 @@ def short(kernel: str) -> str:
 
 
 def _spoken(operator: str) -> str:
-    return f"PyTorch's {operator.removeprefix('aten::')}"
+    return f"PyTorch's {operator.removeprefix('aten::')}()"
 
 
 def _weight(name: str) -> Weight:

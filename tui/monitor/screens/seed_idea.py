@@ -68,14 +68,17 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
         problem: ProblemState,
         on: str | None,
         catalogue: Catalogue | Callable[[], Awaitable[Catalogue]],
+        *,
+        may_be_read: bool = True,
     ) -> None:
         """Create the dialog.
 
         The idea starts from the kernel ``on``, or from the reference if ``on`` is None. ``catalogue`` is the kernel's
-        transformations, or a function that finds them while the dialog is open.
+        transformations, or a function that finds them while the dialog is open. ``may_be_read``: whether the session
+        may have a model that reads prose.
         """
         super().__init__()
-        self._problem, self._on = problem, on
+        self._problem, self._on, self._may_be_read = problem, on, may_be_read
         self._catalogue = catalogue if isinstance(catalogue, Catalogue) else None
         self._look = catalogue if not isinstance(catalogue, Catalogue) else None
 
@@ -112,12 +115,13 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                     else "The playbook has no untried transformation for this kernel"
                 )
                 yield Static(f"{words}: {', '.join(map(transformation_label, spent))}", markup=False, id="spent")
-            if self._catalogue is None:
-                label = "In your own words:"
-            elif readers := self._catalogue.readers:
+            readers = self._catalogue.readers if self._catalogue is not None else ()
+            if readers:
                 label = f"In your own words, for {', '.join(readers)}:"
+            elif self._catalogue is None and self._may_be_read:
+                label = "In your own words:"
             else:
-                label = "In your own words. This session has no model for ideas, so you write the kernel in $EDITOR."
+                label = "In your own words. No model writes the kernel: enter opens $EDITOR, where you write it."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
             keys = "up/down: choose   type: your own words   " if self._entries else ""

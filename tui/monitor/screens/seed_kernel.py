@@ -80,13 +80,13 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
                 yield Static(hint, markup=False)
             suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
             yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")
+            yield Static("", markup=False, id="problem")
             yield Static("", markup=False, id="candidates")
             yield TextArea(
                 "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or paste its source here"
             )
             hint = "enter: submit the file   ctrl+s: submit the pasted text   ctrl+e: $EDITOR   esc: cancel"
             yield Static(hint, markup=False)
-            yield Static("", markup=False, id="problem")
 
     def on_mount(self) -> None:
         self.query_one("#path", Input).focus()

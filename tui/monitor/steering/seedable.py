@@ -45,6 +45,11 @@ def _has_playbook(model: Model) -> bool:
     return any(provider == "playbook" for provider, _ in _models_of(model))
 
 
+def may_read_prose(model: Model) -> bool:
+    """Return whether the session may have a model that reads prose. The answer needs no import."""
+    return any(provider != "playbook" for provider, _ in _models_of(model))
+
+
 class Catalogue(Struct, frozen=True):
     """The transformations that give a new kernel from a given kernel, and the names of all other transformations.
 

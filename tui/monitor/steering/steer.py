@@ -118,7 +118,7 @@ class Steering:
 
     async def seed_idea(self) -> None:
         from tui.monitor.screens.seed_idea import SeedIdeaScreen
-        from tui.monitor.steering.seedable import Catalogue, answers_at_once, catalogue_of
+        from tui.monitor.steering.seedable import Catalogue, answers_at_once, catalogue_of, may_read_prose
 
         problem = self._problem_to_seed("take an idea")
         if problem is None:
@@ -148,7 +148,9 @@ class Steering:
             self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id), "take an idea")
 
         catalogue = await look() if answers_at_once() else look
-        self._host.open_dialog(SeedIdeaScreen(problem, parent or problem.best, catalogue), chosen)
+        may_be_read = may_read_prose(self._here.model)
+        dialog = SeedIdeaScreen(problem, parent or problem.best, catalogue, may_be_read=may_be_read)
+        self._host.open_dialog(dialog, chosen)
 
     def seed_kernel(self) -> None:
         from tui.monitor.screens.seed_kernel import SeedKernelScreen

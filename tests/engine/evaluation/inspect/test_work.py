@@ -50,9 +50,9 @@ def test_a_library_does_the_work(kernels: list[tuple[str, str, float]]) -> None:
         pytest.param([(OWN, "", 90.0), (FILL, "aten::zeros", 90.0)], (), id="zeros by PyTorch"),
         pytest.param([(OWN, "", 90.0), ("Memset (Device)", "", 90.0)], (), id="zeros by the driver"),
         pytest.param([(OWN, "", 9.0), ("dropout", "aten::bernoulli_", 90.0)], (), id="random numbers by PyTorch"),
-        pytest.param([(OWN, "", 90.0), (PRODUCT, "aten::mul", 10.0)], ("PyTorch's mul",), id="one scaling"),
-        pytest.param([(OWN, "", 90.0), (PRODUCT, "aten::mul_", 10.0)], ("PyTorch's mul_",), id="one in place"),
-        pytest.param([(OWN, "", 90.0), (REDUCE, "aten::sum", 8.0)], ("PyTorch's sum",), id="the last of a sum"),
+        pytest.param([(OWN, "", 90.0), (PRODUCT, "aten::mul", 10.0)], ("PyTorch's mul()",), id="one scaling"),
+        pytest.param([(OWN, "", 90.0), (PRODUCT, "aten::mul_", 10.0)], ("PyTorch's mul_()",), id="one in place"),
+        pytest.param([(OWN, "", 90.0), (REDUCE, "aten::sum", 8.0)], ("PyTorch's sum()",), id="the last of a sum"),
     ],
 )
 def test_own_kernels_do_the_work(kernels: list[tuple[str, str, float]], named: tuple[str, ...]) -> None:
@@ -68,9 +68,9 @@ def on_cpu(code: Code | None, *operators: tuple[str, float], compiled: bool = Tr
 def test_on_a_cpu_samples_tell_how_much_is_pytorchs_and_the_profiler_which_operators_that_is() -> None:
     mul, empty = ("aten::mul", 10.0), ("aten::empty", 30.0)
     found = on_cpu(Code(0.4, {}), mul, empty)
-    assert found == LibraryWork(("PyTorch's mul",), pytest.approx(0.1 / 0.7), False)
+    assert found == LibraryWork(("PyTorch's mul()",), pytest.approx(0.1 / 0.7), False)
     assert on_cpu(None, mul, empty) == found  # without permission to look, only the profiler's times
-    assert on_cpu(Code(0.0, {}), mul).names == ("PyTorch's mul",)
+    assert on_cpu(Code(0.0, {}), mul).names == ("PyTorch's mul()",)
     assert on_cpu(Code(0.4, {}), mul, compiled=False).too_much
     assert on_cpu(Code(0.4, {}), ("aten::sort", 40.0)).too_much
     assert on_cpu(Code(0.0, {"numpy": 0.4}), mul).too_much
