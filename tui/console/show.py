@@ -10,7 +10,7 @@ from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import SessionReader
-from tui.compare.change import LEGEND, change_of_round, change_words
+from tui.compare.change import LEGEND, Change, change_of_round, change_words
 from tui.console.clean_console import print_prose
 from tui.console.echo import echo
 from tui.console.tables import (
@@ -192,6 +192,11 @@ def _field(label: str, value: str, *, whole: bool = False) -> None:
     print_prose(out, f"{label:<{LABEL}}  {value if whole else fit(value, room)}", indent=LABEL + 2)
 
 
+def _gain_words(change: Change | None) -> str:
+    """Format a round's gain. A quotient of uncertain speedups says nothing about a gain."""
+    return "" if change is None or change.uncertain else change_words(change)
+
+
 def _print_round_table(problems: list[ProblemState], state: SessionState, tolerance: SessionTolerance) -> None:
     figures = ("round", "ideas", "kernels", "correct", "best")
     table = columns("problem", *figures, "gain", "selected", right=(*figures, "gain"))
@@ -204,7 +209,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
-                change_words(change_of_round(state, problem, round_.number)),
+                _gain_words(change_of_round(state, problem, round_.number)),
                 " ".join(one.variant for one in round_.selected)
                 or ("-" if round_.finished_at else "unfinished" if state.at_rest else "running"),
             )

@@ -66,6 +66,8 @@ VISIBLE = 0.01
 """Relative difference between a speedup and the quotient of its row's times that readers notice."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results with such a difference."""
+EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
+"""Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 _DROPPED_OF_KERNELS = ("age", "device", "language", "95%", "idea")
@@ -116,6 +118,8 @@ def print_results(results: Results) -> None:
     """Print the final table, the files of the best kernels, and remarks."""
     out = console()
     caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(_is_off(row) for row in results.problems)
+    seems_slower = (row.first_ms is not None and row.first_ms < (row.best_ms or 0.0) for row in results.problems)
+    caption += f"; {EARLIER}" * any(seems_slower)
     print_marked(out, drop_columns(out, _results_table(results), _DROPPED_RESULTS), caption)
     for row in results.problems:
         if row.file is not None:

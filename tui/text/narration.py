@@ -10,8 +10,9 @@ from engine.proposers.categories import CATEGORY_NAMES
 from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
 from engine.session.records.other_sizes import sizes_in_words
-from engine.session.records.verdict_text import disturbance, is_disturbed, speedup_words
-from engine.session.state.session_state import SessionState
+from engine.session.records.speedup_text import speedup
+from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
+from engine.session.state.session_state import SessionState, VariantState
 from tui.text.format import duration, milliseconds, transformation_label
 from tui.text.runoff_text import why_no_star
 from tui.text.sanitize import one_line
@@ -135,6 +136,15 @@ def _runoff(event: ev.RunoffFinished, state: SessionState, best: dict[str, str |
     return f"{words}; {stays}: {now}{f' ({fastest}: {why})' if why else ''}"
 
 
+def _low_end(state: SessionState, variant: VariantState, best: str | None) -> str:
+    """Say why a kernel with a higher speedup than the best is not the best: only the interval's low end counts."""
+    verdict, leader = variant.verdict, state.variants.get(best or "")
+    if verdict is None or leader is None or (leader.speedup or 0.0) >= (verdict.speedup or 0.0):
+        return ""
+    low = verdict.speedup_low
+    return f", counts as {speedup(low)}" if low is not None and counts_by_low_end(verdict) else ""
+
+
 def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:
     variant = state.variants.get(event.variant)
     if variant is None:
@@ -152,5 +162,6 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
     now_best = state.problems[variant.problem].best
     record = ", best so far" if now_best == variant.id and best.get(variant.problem) != variant.id else ""
+    record = record or _low_end(state, variant, now_best)
     best[variant.problem] = now_best
     return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, speedup {speedup_words(verdict)}{between}{record}"
