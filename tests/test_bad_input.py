@@ -225,6 +225,13 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
     assert "Traceback" not in second.stderr
 
 
+def test_a_gpu_that_the_machine_lacks_is_a_fault_of_the_config(kernel_tui: KernelTui, config: Path) -> None:
+    config.write_text(CONFIG.replace('device = "cpu"', 'device = "cuda:99"'))
+    error = one_line(kernel_tui(config), ExitCode.USAGE)
+    assert f"{config}:" in error and "evaluation.device: cuda:99: this machine has" in error
+    assert not (config.parent / "sessions").exists()
+
+
 @pytest.mark.parametrize("compiler", ["an empty PATH", "CXX that points nowhere"])
 def test_without_a_compiler_a_search_says_what_to_install_and_its_session_is_kept(
     kernel_tui: KernelTui, config: Path, tmp_path: Path, compiler: str

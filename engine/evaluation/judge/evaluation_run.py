@@ -178,7 +178,7 @@ class EvaluationRun:
             raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
         if (name := trial.changed(slot)) is not None:
             raise Rejected("wrong", "writes its inputs", f"the kernel wrote to its input {name}")
-        where = f"trial {index} ({trial.kind} inputs)"
+        where = f"trial {index}, {trial.kind.replace('_', '-')} inputs"
         exact, as_drawn = partial(self.problem.trial_in_double, trial, slot), trial.kind == "drawn"
         self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
 

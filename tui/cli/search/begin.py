@@ -177,7 +177,7 @@ def _was_told_to_stop(paths: SessionPaths) -> bool:
 
 
 def _check(config: Config) -> None:
-    """Check the API keys and problem files that a valid config names.
+    """Check the API keys, problem files and devices that a valid config names.
 
     Raises ConfigError, ProposerUnavailable.
     """
@@ -185,7 +185,7 @@ def _check(config: Config) -> None:
     from engine.proposers.registry import check_providers
 
     check_providers(config)
-    if faults := problem_faults(config.path):
+    if faults := (*problem_faults(config.path), *_device_faults(config)):
         raise ConfigError(config.path, faults)
 
 
@@ -196,6 +196,29 @@ def _with_problem_faults(error: ConfigError) -> ConfigError:
     if any(fault.key.startswith("problems") for fault in error.faults) or not (more := problem_faults(error.path)):
         return error
     return ConfigError(error.path, (*error.faults, *more))
+
+
+def _device_faults(config: Config) -> tuple[Fault, ...]:
+    """Return a fault for each setting that needs an NVIDIA GPU which this machine does not have."""
+    from engine.config.schema import Fault
+    from engine.config.source_locations import key_lines, line_of
+    from engine.devices.hardware import discover
+    from engine.system.text_file import read_text
+
+    cuda = [name for name in config.evaluation.devices if name.startswith("cuda")]
+    languages = [name for name in config.search.languages if name in ("cuda", "triton")]
+    if config.cluster is not None or not (cuda or languages):  # NVML takes long to start
+        return ()
+    gpus = sum(device.kind == "cuda" for device in discover())
+    there = f"this machine has only {count(gpus, 'NVIDIA GPU')}" if gpus else "this machine has no NVIDIA GPU"
+    lines, faults = key_lines(read_text(config.path)), []
+    if missing := [name for name in cuda if int(name.partition(":")[2] or 0) >= gpus]:
+        keys = ("evaluation", "device")
+        faults.append(Fault(line_of(lines, keys), ".".join(keys), f'{missing[0]}: {there}; use "auto" or "cpu"'))
+    elif languages and not gpus:
+        keys = ("search", "languages")
+        faults.append(Fault(line_of(lines, keys), ".".join(keys), f"{languages[0]}: {there}; remove the key"))
+    return tuple(faults)
 
 
 def problem_faults(path: Path) -> tuple[Fault, ...]:
