@@ -101,6 +101,8 @@ def bench(
                 f"{paths.name} is not a benchmark; to continue it: kernel-tui resume {paths.name}", ExitCode.USAGE
             )
         return _search(paths, output, headless=headless, as_json=as_json)
+    if entries and minutes is None:
+        raise click.UsageError("add --minutes-per-problem")
     if not entries or minutes is None:
         raise click.UsageError("name PATHS and --minutes-per-problem, or a session with --resume or --report")
     config = _config(entries, sample, seed, minutes, dollars, config_path, device, name)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SESSIONS = "sessions"
 """Default directory of the sessions."""
 SESSIONS_VARIABLE = "KERNEL_TUI_SESSIONS"
+MOST_SESSIONS = 5
+"""Maximum number of sessions that an error names."""
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ def shown_errors() -> Iterator[None]:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(said)
-        echo(clean(said.getvalue().rstrip()), err=True)
+        echo(clean(said.getvalue().rstrip() + _sessions_to_name(error)), err=True)
         sys.exit(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):
@@ -64,6 +66,16 @@ def shown_errors() -> Iterator[None]:
             raise
         echo(clean(f"error: {error}"), err=True)
         sys.exit(code)
+
+
+def _sessions_to_name(error: click.ClickException) -> str:
+    """Return the newest sessions if the command lacks its SESSION, otherwise ""."""
+    if not isinstance(error, click.MissingParameter) or error.param is None or error.param.name != "session":
+        return ""
+    files = sessions_root(error.ctx).glob("*/session.db*")
+    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+    names = list(dict.fromkeys(file.parent.name for file in newest))[:MOST_SESSIONS]
+    return f" Sessions, newest first: {', '.join(names)}" if names else ""
 
 
 def _exit_code(error: Exception) -> ExitCode | None:
