@@ -399,7 +399,10 @@ def _syntax_fault(message: str, text: str) -> Fault:
     what = message[: place.start()]
     if place[1] is None:
         return Fault(text.count("\n") + 1, "", f"invalid TOML: {what} at the end of the file")
-    there = text.splitlines()[int(place[1]) - 1][int(place[2]) - 1 :]
+    line = text.splitlines()[int(place[1]) - 1]
+    there = line[int(place[2]) - 1 :]
+    if what == "Invalid value" and not there.strip() and (key := line.partition("=")[0].strip()):
+        return Fault(int(place[1]), "", f"{key} has no value")
     hint = "; put text in quotes" if what == "Invalid value" and there[:1].isalpha() else ""
     return Fault(int(place[1]), "", f"invalid TOML: {what} (column {place[2]}){hint}")
 
@@ -461,7 +464,7 @@ def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
 
 def _bound(context: dict[str, Any]) -> str:
     words = {"ge": "{} or more", "gt": "more than {}", "le": "{} or less", "lt": "less than {}"}
-    return next((text.format(context[key]) for key, text in words.items() if key in context), "")
+    return next((text.format(f"{context[key]:g}") for key, text in words.items() if key in context), "")
 
 
 def _shown(value: object) -> str:

@@ -52,6 +52,6 @@ class ProblemModule:
         if not callable(value):
             raise ProblemFileError(
                 f"the file defines no `{name}`",
-                "define `Model`, `get_inputs()` and `get_init_inputs()` (KernelBench's format)",
+                "define `Model` and `get_inputs()`, as in KernelBench's format",
             )
         return value  # type: ignore[no-any-return]
