@@ -5,10 +5,10 @@
                                 [--first-kernels N]
 
 PATHS are problem files in KernelBench's format, or directories of such files (``KernelBench/level1``). The copy is the
-file itself plus ``ModelNew = Model``. The judge runs with ``libraries = "label"``. By default, each copy gets a quick
-verdict, as in a search. With ``--full N``, a random sample of N problems gets the thorough verdict of ``kernel-tui
-eval``. ``--jobs`` processes judge in parallel. Each process has its own evaluator and judge, like several searches on
-one device.
+file itself plus ``ModelNew = Model``. For copies, the judge runs with ``libraries = "label"``. By default, each copy
+gets a quick verdict, as in a search. With ``--full N``, a random sample of N problems gets the thorough verdict of
+``kernel-tui eval``. ``--jobs`` processes judge in parallel. Each process has its own evaluator and judge, like several
+searches on one device.
 
 The script appends each outcome to ``--results`` as a line of JSON. To continue after a kill, run the same command
 again. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their status.
@@ -273,6 +273,8 @@ async def _judge_first_kernels(
     for idea in await playbook.ideas(task, None, Board(), job.kernels, 0):
         async for draft in playbook.variants(task, idea, None, Board(), (0,), 0):
             first.append((idea, draft))
+    if not first:
+        return Outcome(status=NO_TEMPLATE, reason="no first kernel fits the tolerance")
     evaluator.begin_build(problem, task.header, language, first[0][1].source)
     tell(Said(stage="opening"))
     await evaluator.open(problem, task.header)
@@ -389,7 +391,7 @@ class Benchmark:
             if (beside := self.outcomes[name]).lacks_memory:
                 async with self._process() as process:
                     alone = await self._judge(name, process)
-                if alone.status == "correct":
+                if alone.status == "correct" and not self._options.first_kernels:
                     reason = f"correct when judged alone; with {beside.beside} others: {beside.words}"
                     alone = replace(alone, status=MEMORY, reason=reason)
                 self._keep(alone)

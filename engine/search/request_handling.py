@@ -143,12 +143,11 @@ class Steering:
             return Outcome(f"{node} is already pinned", node=node)
         if self._state.is_pruned(node):
             raise Refused(f"{node} is pruned; restore it before you pin it")
-        variant = self._state.variants.get(node)
-        if variant is not None and variant.verdict is not None and not variant.verdict.correct:
-            raise Refused(f"{node} has no correct verdict, so it cannot be a parent")
-        effect = "its fastest kernel is always a parent" if variant is None else "it is always a parent"
-        condition = ", if it is correct" if variant is not None and variant.verdict is None else ""
-        return Outcome(f"pinned {node}: {effect}{condition}", node=node, events=(ev.NodePinned(node=node),))
+        has_correct = any(node in self._state.lineage(one.id) for one in self._state.variants.values() if one.correct)
+        effect = "its fastest kernel is always a parent"
+        if not has_correct:
+            effect = "it has no correct kernel yet; the fastest will always be a parent"
+        return Outcome(f"pinned {node}: {effect}", node=node, events=(ev.NodePinned(node=node),))
 
     def _unpin(self, command: requests.Unpin) -> Outcome:
         node = command.node

@@ -319,6 +319,8 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None:
     latin.write_bytes("name = 'é'".encode("latin-1"))
     for path, expected in [
         (tmp_path / "none.toml", "no such file; create a config with: kernel-tui init"),
+        (tmp_path / "latn.toml", f"no such file; did you mean {latin}?"),
+        (tmp_path / "none.py", f"no such file; to look for a problem file: kernel-tui problems {tmp_path / 'none.py'}"),
         (tmp_path, "is a directory"),
         (latin, "is not UTF-8 text (byte 8)"),
     ]:

@@ -223,6 +223,7 @@ def test_a_command_is_read_once_and_its_answer_awaited(paths: SessionPaths, writ
     assert (sent.id, sent.author, sent.command) == (number, "monitor", Prune(node="v3"))
     assert inbox.poll() == []
     assert wait_handled(paths, number, timeout_s=0) is None
+    assert wait_handled(paths, number, timeout_s=60, needs_engine=True) is None  # no engine is running
     threading.Timer(0.1, writer.append, [CommandHandled(command=number, ok=True, message="pruned v3")]).start()
     answer = wait_handled(paths, number, timeout_s=10)
     assert answer is not None

@@ -111,7 +111,9 @@ def _meant_by(word: str) -> str:
     """Suggest what the user may have meant by a word that is no command."""
     from difflib import get_close_matches
 
-    if Path("sessions", word, "config.toml").exists():
+    from tui.cli.shared.common import sessions_root
+
+    if (sessions_root(None) / word / "config.toml").exists():
         return f" To watch the session: kernel-tui attach {word}"
     if word in OTHER_NAMES:
         return f" Did you mean {OTHER_NAMES[word]!r}?"

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from engine.evaluation.correctness.comparison import Tolerances, compare, is_half
 from engine.evaluation.correctness.fp64_reference import without_tf32
@@ -21,10 +19,15 @@ from engine.evaluation.inputs.integers import Order
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.evaluation.memory_errors import tells_of_no_memory
+from engine.problem.spec import ProblemSpec
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """Return the model's outputs for the given inputs, and leave the inputs unchanged."""
 T = TypeVar("T")
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "bilinear"}
+"""Names of PyTorch's operators that multiply matrices."""
+_PRODUCT_PARTS = ("conv", "scaled_dot_product", "attention", "trilinear", "lstm", "gru", "rnn")
+"""Parts of the names of all other operators that multiply matrices."""
 
 
 def result_of(run: Callable[[], T]) -> T | None:
@@ -40,19 +43,39 @@ def result_of(run: Callable[[], T]) -> T | None:
         return None
 
 
+def has_fp32_products(spec: ProblemSpec) -> bool:
+    """Return whether the model multiplies fp32 matrices, convolves or attends, and has no 16-bit operands.
+
+    A model that cannot be traced may have such products.
+    """
+    dtypes = {tensor.dtype for tensor in (*spec.inputs, *spec.weights)}
+    if "float32" not in dtypes or dtypes & {"float16", "bfloat16"}:
+        return False
+    if spec.graph is None:
+        return True
+    names = [node.target.split(".")[1] for node in spec.graph if node.op == "call" and "." in node.target]
+    return any(name in _PRODUCTS or any(part in name for part in _PRODUCT_PARTS) for name in names)
+
+
 class Conditioning:
     """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
 
-    Kernels may compute fp32 products from bf16 parts of the operands, so the conditions are stricter for models with
-    such products. ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is
-    None. Raises whatever the model raises.
+    ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None.
+    ``has_products``: see :func:`has_fp32_products`. Kernels may compute such products from bf16 parts of the operands,
+    so the conditions are stricter. Raises whatever the model raises.
     """
 
-    def __init__(self, run: Run, run_exactly: Run | None, drawn: list[torch.Tensor], policy: CorrectnessPolicy) -> None:
+    def __init__(
+        self,
+        run: Run,
+        run_exactly: Run | None,
+        drawn: list[torch.Tensor],
+        policy: CorrectnessPolicy,
+        *,
+        has_products: bool = False,
+    ) -> None:
         self._run, self._run_exactly, self._policy = run, run_exactly, policy
-        with _Products() as products:
-            run(drawn)
-        self._has_products = products.found
+        self._has_products = has_products
         on_drawn = result_of(partial(self._errors, drawn))
         if on_drawn is None:
             self._run_exactly = None
@@ -95,19 +118,6 @@ class Conditioning:
                 (_largest_error(out, want), policy.conditioned, policy.accurate, out.dtype) for out, want in pairs
             ]
         return found
-
-
-class _Products(TorchDispatchMode):
-    """Find out whether a product, convolution or attention of fp32 operands runs while the mode is active."""
-
-    found = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func.overloadpacket in flop_registry:
-            self.found |= any(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in args)
-        return func(*args, **(kwargs or {}))
 
 
 def nearby(

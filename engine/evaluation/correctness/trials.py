@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from engine.evaluation.correctness.comparison import KERNELBENCH, Tolerances, all_finite
-from engine.evaluation.correctness.conditioning import Conditioning, nearby, result_of
+from engine.evaluation.correctness.conditioning import Conditioning, has_fp32_products, nearby, result_of
 from engine.evaluation.correctness.fp64_reference import ExactOutputs, run_in
 from engine.evaluation.correctness.ties import choices_of
 from engine.evaluation.inputs.distributions import Kind, transform
@@ -235,7 +235,8 @@ class JudgedProblem:
         """Drop input kinds on which eager is less accurate, or the model worse conditioned, than on drawn inputs."""
         has_more_digits = self.exact_dtype == torch.float64 or any(one.dtype in _HALVES for one in self.spec.tensors)
         exactly, drawn = self.run_exactly if has_more_digits else None, Reference.tensors(leaves)
-        found = result_of(lambda: Conditioning(self.source.run, exactly, drawn, self.policy.correctness))
+        policy, products = self.policy.correctness, has_fp32_products(self.spec)
+        found = result_of(lambda: Conditioning(self.source.run, exactly, drawn, policy, has_products=products))
         if found is None:
             return
         self._conditioning, orders = found, self.source.reference.orders()

@@ -80,8 +80,8 @@ async def judge_kernels(
 ) -> tuple[list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn. If ``runoff`` is set and all kernels are correct, also time them side by side.
 
-    If no kernel builds, the function does not wait for the device. ``work`` shows progress. ``then`` runs after the
-    verdicts of kernels of which one builds, while the evaluator is still open.
+    If no kernel builds, the function does not open the problem, so it need not wait for the device. ``work`` shows
+    progress. ``then`` runs after the verdicts if any kernel builds, while the evaluator is still open.
     """
     import asyncio
 
@@ -156,6 +156,8 @@ async def judge_kernels(
             builds = opening.done() or await building
             if builds:
                 await opening
+            else:
+                opening.cancel()
             verdicts = []
             for name, (language, source) in kernels.items():
                 on_stage = _stages_of(name, work, timing_processes(not quick))

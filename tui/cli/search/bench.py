@@ -14,6 +14,7 @@ from tui.console.echo import echo
 
 if TYPE_CHECKING:
     from engine.config.schema import Config
+    from engine.session.state.session_state import SessionState
     from engine.session.store import SessionPaths
 
 ROUNDS = 1000
@@ -94,12 +95,6 @@ def bench(
         paths = find(root, stored)
         if report is not None:
             return _write(paths, output)
-        from engine.config.schema import load_config
-
-        if load_config(paths.config).budget.minutes_per_problem is None:
-            raise Failure(
-                f"{paths.name} is not a benchmark; to continue it: kernel-tui resume {paths.name}", ExitCode.USAGE
-            )
         return _search(paths, output, headless=headless, as_json=as_json)
     if entries and minutes is None:
         raise click.UsageError("add --minutes-per-problem")
@@ -215,6 +210,10 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     if state.finished and not running:
         echo(f"{paths.name} is complete; add --new to search again", err=True)
         return _write(paths, output)
+    if not _is_benchmark(paths, state):
+        raise Failure(
+            f"{paths.name} is not a benchmark; to continue it: kernel-tui resume {paths.name}", ExitCode.USAGE
+        )
     if state.starts:
         phases = list(state.phases().values())
         echo(f"{paths.name}: continuing; {phases.count('done')} of {len(phases)} problems are done", err=True)
@@ -222,6 +221,18 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     code = start_and_watch(lambda: beginning, headless=headless, as_json=as_json, detach=False, until_idle=False)
     _write(paths, output, quiet=as_json)
     return code
+
+
+def _is_benchmark(paths: SessionPaths, state: SessionState) -> bool:
+    """Return whether the session's recorded config gives each problem its minutes. Raises SessionError."""
+    from engine.config.toml_table import toml_table
+    from engine.session.store import SessionReader
+
+    if not state.config:
+        return True
+    with SessionReader(paths) as reader:
+        budget = toml_table(reader.text(state.config)).get("budget", {})
+    return "minutes_per_problem" in budget
 
 
 _DROPPED_OF_TOTALS = ("problems", "median", "fast_1.5", "geomean")

@@ -30,6 +30,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     """Send a request to the session's engine and print its answer. Raises Failure if no engine is running."""
     import getpass
 
+    from engine.session.records.events import CommandHandled
     from engine.session.records.requests import Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
 
@@ -46,9 +47,10 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
     if answer is None:
         live = engine_liveness(paths)
-        if isinstance(command, Stop) and not live.running and not as_json:
-            echo(f"{paths.name} has already stopped")
-            return
+        if isinstance(command, Stop) and not live.running and live.exit_code is not None:
+            why = f": {live.message}" if live.message else ""
+            answer = CommandHandled(command=number, ok=True, message=f"{paths.name} has already ended{why}")
+    if answer is None:
         raise Failure(
             f"{paths.name}: no answer to request {number}; " + _what_becomes_of_it(live, command, shlex.quote(session))
         )
@@ -92,7 +94,7 @@ def _what_becomes_of_it(live: Liveness, command: Command, session: str) -> str:
         why = f"the engine has stalled: {live.stall}" if live.stall is not None else "the engine is busy"
         return f"{why}. The request stays pending until the engine handles it. Check with: kernel-tui show {session}"
     if isinstance(command, Stop):
-        return "the engine has ended"
+        return f"the engine has ended{f': {live.message}' if live.message else ''}"
     return f"the engine has ended. The request stays pending; to handle it: kernel-tui resume {session}"
 
 

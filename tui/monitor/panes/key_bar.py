@@ -52,7 +52,12 @@ ON_A_ROW = {
     "sort",
 }
 """Actions that need a selected row of the tree."""
-NOT_ON: dict[Kind | None, set[str]] = {None: ON_A_ROW, "problem": {"pin"}, "round": {"prune", "pin"}}
+NOT_ON: dict[Kind | None, set[str]] = {
+    None: ON_A_ROW,
+    "problem": {"pin", "retry"},
+    "round": {"prune", "pin", "retry"},
+    "idea": {"retry"},
+}
 """Actions that do nothing on a kind of row, or without a selected row."""
 ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
 

@@ -71,7 +71,7 @@ class MonitorScreen(Screen[None]):
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)
-        """Whether the tree had a row, and the session had called a model, when the key bar was last drawn."""
+        """The kind of the selected row, and whether the session had called a model, when the key bar was last drawn."""
 
     @cached_property
     def steering(self) -> Steering:

@@ -47,7 +47,8 @@ def _has_playbook(model: Model) -> bool:
 
 def may_read_prose(model: Model) -> bool:
     """Return whether the session may have a model that reads prose. The answer needs no import."""
-    return any(provider != "playbook" for provider, _ in _models_of(model))
+    models = _models_of(model)
+    return not models or any(provider != "playbook" for provider, _ in models)
 
 
 class Catalogue(Struct, frozen=True):

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 
 from engine.evaluation.correctness.comparison import KERNELBENCH, compare
-from engine.evaluation.correctness.conditioning import Conditioning
+from engine.evaluation.correctness.conditioning import Conditioning, has_fp32_products
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.inputs.distributions import Kind, transform
 from engine.evaluation.judge.admission import ran_out_of_memory
@@ -110,7 +110,8 @@ def test_attention_in_fp32_is_tried_only_where_products_may_be_of_bf16_parts() -
 
     q, k = (torch.randn(512, 48) for _ in range(2))
     exact = run(lambda q, k: attention(q.double(), k.double(), torch.matmul))
-    judge = Conditioning(run(lambda q, k: attention(q, k, torch.matmul)), exact, [q, k], POLICY.correctness)
+    inexact = run(lambda q, k: attention(q, k, torch.matmul))
+    judge = Conditioning(inexact, exact, [q, k], POLICY.correctness, has_products=True)
     scales = (0.01, 1.0, 2.0, 4.0, 12.0, 16.0)
     kept = [scale for scale in scales if judge.is_as_on_drawn([scale * q, k], KERNELBENCH)]
     assert 0.01 in kept and 12.0 not in kept and 16.0 not in kept
@@ -118,7 +119,48 @@ def test_attention_in_fp32_is_tried_only_where_products_may_be_of_bf16_parts() -
         right = [one.float() for one in exact([scale * q, k])]
         is_right = compare([attention(scale * q, k, of_parts)], right, KERNELBENCH).problem is None
         assert is_right or scale not in kept
-    assert not is_right
+        assert not is_right or scale != 16.0
+
+
+LAYERS = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = {layer}
+
+    def forward(self, x):
+        return {result}
+
+def get_inputs():
+    return [torch.randn(4, 8, 16{dtype})]
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "result", "dtype", "has"),
+    [
+        ("nn.Linear(16, 32)", "self.layer(x)", "", True),
+        ("nn.Conv1d(8, 4, 3)", "self.layer(x)", "", True),
+        ("nn.ConvTranspose1d(8, 4, 3)", "self.layer(x)", "", True),
+        ("nn.LSTM(16, 16)", "self.layer(x)[0]", "", True),
+        ("None", "F.scaled_dot_product_attention(x, x, x)", "", True),
+        ("None", "torch.mv(x[0], x[0, 0])", "", True),
+        ("None", "torch.einsum('bij,bkj->bik', x, x)", "", True),
+        ("None", "torch.cond(x.shape[0] > 2, lambda y: y @ y.mT, lambda y: y @ y.mT, (x,))", "", True),
+        ("None", "torch.softmax(torch.lgamma(x.abs()), -1).cummax(-1)[0]", "", False),
+        ("nn.LayerNorm(16)", "self.layer(x)", "", False),
+        ("None", "x @ x.mT", ", dtype=torch.float16", False),
+        ("None", "x.float() @ x.float().mT", ", dtype=torch.bfloat16", False),
+    ],
+)
+def test_products_of_fp32_operands_are_found(layer: str, result: str, dtype: str, has: bool, tmp_path: Path) -> None:
+    file = tmp_path / "layers.py"
+    file.write_text(LAYERS.format(layer=layer, result=result, dtype=dtype))
+    assert has_fp32_products(inspect_file(file, "layers")) == has
 
 
 def test_inputs_on_which_eager_loses_its_digits_are_left_out() -> None:

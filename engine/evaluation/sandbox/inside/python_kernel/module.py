@@ -256,7 +256,7 @@ class Model(Kernel):
         if isinstance(error, SyntaxError) and error.filename == path:
             lines.append(error.lineno)
         where = f" (line {lines[-1]})" if lines else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = str(error.msg or "") if isinstance(error, SyntaxError) else str(error)
         text = " ".join(message.split())[:600]
         return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 
