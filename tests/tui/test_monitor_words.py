@@ -21,6 +21,7 @@ from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
+from tui.monitor.panes.key_bar import Where, used_most
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
@@ -565,6 +566,14 @@ async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:
     engine.record(ev.BudgetChanged(minutes=60.0))
     async with monitor_of(engine.paths, (80, 24)) as monitor:
         await monitor.until_shown("/1:00:00")
+
+
+def test_the_key_bar_hints_only_at_keys_that_work_on_the_row() -> None:
+    shown = {kind: {action.name for action in used_most(Where(row=kind))} for kind in ("problem", "round", "variant")}
+    assert {"prune", "pin"} <= shown["variant"]
+    assert "prune" in shown["problem"] and "pin" not in shown["problem"]
+    assert not {"prune", "pin"} & shown["round"]
+    assert not {"prune", "seed_idea"} & {action.name for action in used_most(Where(row=None))}
 
 
 async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
