@@ -170,7 +170,7 @@ def test_a_problem_that_ends_its_process_is_named_without_a_log_that_eval_does_n
     text = canned.PROBLEM.replace("return torch", later, 1).replace("    def forward", "    calls = 0\n    def forward")
     (config.parent / "softmax.py").write_text(text)
     kernel = config.parent / "kernel.cpp"
-    kernel.write_text("int nothing;\n")
+    kernel.write_text('extern "C" int launch(const float*, float*, void*) { return 0; }\n')
     result = kernel_tui("eval", kernel, "--problem", "softmax.py", "--device", "cpu", "--quick")
     assert result.returncode == ExitCode.FAILURE, result.stdout + result.stderr
     assert words in result.stderr

@@ -38,7 +38,7 @@ def earlier(tmp_path: Path) -> SessionPaths:
 def test_attaching_says_which_session_it_is_and_what_has_changed(kernel_tui: KernelTui, earlier: SessionPaths) -> None:
     lock = EngineLock(earlier)
     same = kernel_tui("config.toml", "--detach")
-    assert same.returncode == ExitCode.OK and "demo" in same.stderr and "changed" not in same.stderr
+    assert same.returncode == ExitCode.OK and "demo: searching" in same.stdout and "changed" not in same.stderr
     (kernel_tui.directory / "config.toml").write_text(EDITED)
     attached = kernel_tui("config.toml", "--detach")
     lock.release()

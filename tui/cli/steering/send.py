@@ -51,9 +51,9 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             why = f": {live.message}" if live.message else ""
             answer = CommandHandled(command=number, ok=True, message=f"{paths.name} has already ended{why}")
     if answer is None:
-        raise Failure(
-            f"{paths.name}: no answer to request {number}; " + _what_becomes_of_it(live, command, shlex.quote(session))
-        )
+        waited = f" after {ANSWER_S:g} s" if live.running else ""
+        fate = _what_becomes_of_it(live, command, shlex.quote(session))
+        raise Failure(f"{paths.name}: no answer to request {number}{waited}; {fate}")
     code = ExitCode.OK if answer.ok else ExitCode.USAGE if answer.unknown else ExitCode.FAILURE
     if as_json:
         print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
