@@ -94,8 +94,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(met: Callable[[], object]) -> None:
-    """Wait until a condition outside this loop holds."""
-    async with asyncio.timeout(10):
+    """Wait until a condition outside this loop holds. On a busy machine, an SDK takes seconds to import."""
+    async with asyncio.timeout(60):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

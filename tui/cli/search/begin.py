@@ -203,21 +203,23 @@ def _device_faults(config: Config) -> tuple[Fault, ...]:
     from engine.config.schema import Fault
     from engine.config.source_locations import key_lines, line_of
     from engine.devices.hardware import discover
+    from engine.search.problem_loader import cannot_run
     from engine.system.text_file import read_text
 
     cuda = [name for name in config.evaluation.devices if name.startswith("cuda")]
     languages = [name for name in config.search.languages if name in ("cuda", "triton")]
     if config.cluster is not None or not (cuda or languages):  # NVML takes long to start
         return ()
-    gpus = sum(device.kind == "cuda" for device in discover())
+    devices = discover()
+    gpus = sum(device.kind == "cuda" for device in devices)
     there = f"this machine has only {count(gpus, 'NVIDIA GPU')}" if gpus else "this machine has no NVIDIA GPU"
     lines, faults = key_lines(read_text(config.path)), []
     if missing := [name for name in cuda if int(name.partition(":")[2] or 0) >= gpus]:
         keys = ("evaluation", "device")
         faults.append(Fault(line_of(lines, keys), ".".join(keys), f'{missing[0]}: {there}; use "auto" or "cpu"'))
     elif languages and not gpus:
-        keys = ("search", "languages")
-        faults.append(Fault(line_of(lines, keys), ".".join(keys), f"{languages[0]}: {there}; remove the key"))
+        cpu = next(device for device in devices if device.kind == "cpu")
+        faults.append(Fault(line_of(lines, ("search", "languages")), "", cannot_run(languages, cpu) or ""))
     return tuple(faults)
 
 
