@@ -416,11 +416,11 @@ def test_a_cheap_step_of_pytorchs_beside_own_kernels_is_a_remark(judge: Bench, t
     judge.open(doubled, "doubled", tmp_path)
     verdict = judge.judge(OWN_SOFTMAX_OF_DOUBLE, "py")
     assert verdict.correct, verdict.reason
-    assert "the module calls PyTorch's mul_ in addition to its own kernels" in verdict.flags
+    assert "the module calls PyTorch's mul_() in addition to its own kernels" in verdict.flags
     judge.open(ATTENTION, "attention", tmp_path)
     verdict = judge.judge(OWN_ATTENTION, "py")
     assert verdict.correct, verdict.reason
-    assert "the module calls PyTorch's mul in addition to its own kernels" in verdict.flags
+    assert "the module calls PyTorch's mul() in addition to its own kernels" in verdict.flags
 
 
 def test_arrays_that_only_hold_shapes_call_no_library(judge: Bench) -> None:

@@ -177,4 +177,4 @@ def test_own_kernels_count(judge: Bench, tmp_path: Path, kernel: str) -> None:
     assert verdict.correct, (verdict.status, verdict.reason)
     if remarks is not None:
         said = [flag for flag in verdict.flags if "in addition to its own kernels" in flag]
-        assert said == [f"the module calls PyTorch's {name} in addition to its own kernels" for name in remarks]
+        assert said == [f"the module calls PyTorch's {name}() in addition to its own kernels" for name in remarks]
