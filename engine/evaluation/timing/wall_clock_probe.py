@@ -18,7 +18,6 @@ from engine.evaluation.timing.call_batches import CallBatch, Check
 from engine.evaluation.timing.call_overhead import EmptyKernel
 from engine.evaluation.timing.clocks import CallLimits
 from engine.evaluation.timing.cpu_contention import CpuContention
-from engine.session.records.verdict import BUSY
 
 _CLOCK = POLICY.clock
 
@@ -53,7 +52,7 @@ class WallClockProbe:
         for _ in range(_CLOCK.probes):
             contention = CpuContention(self._runner.pid, self._empty_kernel.pid)
             least = min(least, self._excess_ms(claimed_ms, limits))
-            if least[0] == 0.0 or contention.share() <= BUSY:
+            if least[0] == 0.0 or not contention.disturbs():
                 return least
             self._tries = _CLOCK.batches_contended
         self.contended = True
