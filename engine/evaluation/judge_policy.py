@@ -131,6 +131,12 @@ class ClockPolicy(Struct, frozen=True):
     """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after its clock has
     stopped.
     """
+    binds: int = 32
+    """Number of recent times for binding a slot's weights that the judge keeps."""
+    bind: float = 1.5
+    """Factor on the judge's own time for binding weights, because the runner of a Python kernel binds the weights of a
+    slot outside its clock.
+    """
     misreported: float = 1.5
     """A call that takes this many times the reported time counts as cheating if the excess is also above
     ``misreported_ms``.

@@ -6,7 +6,8 @@ import contextlib
 import copy
 import random
 import secrets
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import cycle
@@ -144,6 +145,8 @@ class TimedReference:
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._bound: Slot | None = None
+        self.binds_ms = deque[float](maxlen=POLICY.clock.binds)
+        """Recent times for binding a slot's weights, in milliseconds."""
 
     @property
     def model(self) -> nn.Module:
@@ -152,8 +155,10 @@ class TimedReference:
     def bind(self, slot: Slot) -> None:
         """Bind the slot's weights to the model in advance, outside the timed run."""
         if self._bound is not slot:
-            for (_, tensor), values in zip(self._reference.weights(), slot.weights, strict=True):
+            weights, started = self._reference.weights(), time.perf_counter()
+            for (_, tensor), values in zip(weights, slot.weights, strict=True):
                 tensor.data = values
+            self.binds_ms.append(1e3 * (time.perf_counter() - started))
             self._bound = slot
 
     def run(self, slot: Slot) -> list[torch.Tensor]:
@@ -327,6 +332,11 @@ class JudgedProblem:
     def bind(self, slot: Slot) -> None:
         """Bind the slot's weights to the timed reference before timing."""
         self.timed.bind(slot)
+
+    @property
+    def binds_ms(self) -> Sequence[float]:
+        """Recent times for binding a slot's weights to the timed reference, in milliseconds."""
+        return self.timed.binds_ms
 
     def run(self, slot: Slot) -> list[torch.Tensor]:
         """Run the timed reference on the slot's inputs and weights."""

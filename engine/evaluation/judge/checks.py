@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from statistics import median
 from typing import ClassVar, Protocol
 
@@ -47,6 +48,8 @@ class KernelUnderTest(Protocol):
     answers: Answers
     pairs: Pairs
     """The pairs timed so far."""
+    launching_ms: list[float]
+    """For each pair, the judge's time for the reference's launches, without waiting for the GPU."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
@@ -252,14 +255,14 @@ class LeavesTheReferenceAlone(Check):
         return run.settings.kind == "cuda" and run.context.eager_ms is not None
 
     def decide(self, run: KernelUnderTest) -> str:
-        pairs = run.pairs
-        by_order = [
-            [ms for ms, first in zip(pairs.reference_ms, pairs.reference_first, strict=True) if first is wanted]
-            for wanted in (True, False)
-        ]
-        beside_ms = max(median(times) for times in by_order if times)
+        beside_ms, launching_ms = max(
+            zip(_by_order(run, run.pairs.reference_ms), _by_order(run, run.launching_ms), strict=True)
+        )
         if beside_ms <= _slowed_ms(run.context.eager_ms or 0.0):
             return ""
+        if beside_ms <= _slowed_ms(launching_ms):
+            # The kernel's process stands still meanwhile, so it cannot slow these launches.
+            return f"the reference took {beside_ms:.4g} ms, because its launches took {launching_ms:.4g} ms"
         alone_ms = run.time_reference_alone()
         if beside_ms <= _slowed_ms(alone_ms):
             return ""
@@ -268,6 +271,13 @@ class LeavesTheReferenceAlone(Check):
             busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the CPU, and {found}"
             raise Rejected("error", None, f"{busy}; judge the kernel again later")
         raise Rejected("cheating", SLOWS, found)
+
+
+def _by_order(run: KernelUnderTest, times_ms: Sequence[float]) -> list[float]:
+    """Return the median time of the pairs in which the reference ran first, and of the other pairs, if any."""
+    pairs = list(zip(times_ms, run.pairs.reference_first, strict=True))
+    groups = [[ms for ms, first in pairs if first is wanted] for wanted in (True, False)]
+    return [median(times) for times in groups if times]
 
 
 def _slowed_ms(alone_ms: float) -> float:

@@ -72,6 +72,8 @@ class EvaluationRun:
         self.answers = Answers(comparison.Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
         self.pairs = Pairs.none()
+        self.launching_ms: list[float] = []
+        self._launching_ms = 0.0
         self.precision = Precision("")
         self.remarks: list[str] = []
         self.calls = self.with_outliers = 0
@@ -281,6 +283,7 @@ class EvaluationRun:
         self.pairs.reported_ms.append(reported_ms)
         self.pairs.wall_ms.append(wall_ms)
         self.pairs.reference_ms.append(reference_ms)
+        self.launching_ms.append(self._launching_ms)
         self.pairs.reference_first.append(self._reference_first)
         self.context.empty_kernel.call(self._overhead)
         self.pairs.kernel_ms.append(self._limits.counted_ms(reported_ms, wall_ms))
@@ -354,7 +357,13 @@ class EvaluationRun:
         if seed is not None:
             torch.manual_seed(seed)
         outputs: list[list[torch.Tensor]] = []
-        took = self.problem.device.time_ms(lambda: outputs.append(self.problem.run(slot)))
+
+        def run() -> None:
+            started = time.perf_counter()
+            outputs.append(self.problem.run(slot))
+            self._launching_ms = 1e3 * (time.perf_counter() - started)
+
+        took = self.problem.device.time_ms(run)
         self._runs_ms += took
         return took, outputs[0]
 
@@ -376,6 +385,7 @@ class EvaluationRun:
             kind=self.settings.kind,
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
+            binds_ms=self.problem.binds_ms,
             warm=self.python and self.context.runs_cold,
             least_ms=self.problem.device.least_ms(),
         )

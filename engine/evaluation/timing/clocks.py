@@ -26,13 +26,15 @@ class CallLimits(Struct, frozen=True):
 
     ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
     list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
-    kernel's outputs; 0 without a copy, None for compiled kernels. ``warm``: whether an untimed call precedes each
-    single call. ``least_ms``: the time between two events around almost no work.
+    kernel's outputs; 0 without a copy, None for compiled kernels. ``binds_ms``: the judge's times for binding a model's
+    weights to a slot; this list grows, too. ``warm``: whether an untimed call precedes each single call. ``least_ms``:
+    the time between two events around almost no work.
     """
 
     kind: str
     overhead: CallOverhead
     copy_ms: float | None = None
+    binds_ms: Sequence[float] = ()
     warm: bool = False
     least_ms: float = 0.0
 
@@ -48,12 +50,19 @@ class CallLimits(Struct, frozen=True):
         return (usual if known else _CLOCK.unknown_ms[self.kind]) + self.python_ms
 
     @property
+    def bind_ms(self) -> float:
+        """Allowance for binding the weights of a slot to a Python kernel, in milliseconds."""
+        return _CLOCK.bind * median(self.binds_ms) if self.binds_ms else 0.0
+
+    @property
     def python_ms(self) -> float:
         """Allowance for the Python code around a Python kernel's ``forward``, in milliseconds."""
         if self.copy_ms is None:
             return 0.0
         # A machine that delays calls also delays Python.
-        return _CLOCK.python_call_ms + self.overhead.beside_at(0.2) + _CLOCK.output_copy * self.copy_ms
+        delays_ms = self.overhead.beside_at(0.2)
+        binds_ms = (2 if self.warm else 1) * self.bind_ms
+        return _CLOCK.python_call_ms + delays_ms + binds_ms + _CLOCK.output_copy * self.copy_ms
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time that counts for a single call, given the reported time and the judge's time."""
@@ -64,7 +73,7 @@ class CallLimits(Struct, frozen=True):
         """Return the overhead of each of ``count`` calls in a batch. ``loop_ms``: the overhead of the runner's loop."""
         beside = loop_ms + self.call_ms / count
         if self.copy_ms is not None:
-            beside += _CLOCK.python_batch_ms[self.kind] + _CLOCK.output_copy * self.copy_ms
+            beside += _CLOCK.python_batch_ms[self.kind] + self.bind_ms + _CLOCK.output_copy * self.copy_ms
         return beside
 
     def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:

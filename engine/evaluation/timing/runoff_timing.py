@@ -154,6 +154,7 @@ class _Runoff:
             kind=self._settings.kind,
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
+            binds_ms=self._problem.binds_ms,
             warm=python and self._opened.runs_cold,
             least_ms=self._problem.device.least_ms(),
         )

@@ -92,6 +92,7 @@ class Model(Kernel):
         self._model = self._build(mine, memory.device)
         self._own = {name: tensor for name, tensor, _ in named_weights(self._model)}
         self._weights = self._match(mine)
+        self._mutated = self._find_mutated() if self._weights == "state_dict" else []
         self._arguments = [
             pytree.tree_map(
                 lambda leaf, b=buffers: b.inputs[leaf.index] if isinstance(leaf, InputPlaceholder) else leaf,
@@ -138,6 +139,18 @@ class Model(Kernel):
         for name in [name for name in self._own if name not in wanted or not _fits(self._own[name], wanted[name])]:
             del self._own[name]
         return "state_dict"
+
+    def _find_mutated(self) -> list[tuple[int, nn.Module, str, torch.Tensor]]:
+        """Return the index, module, attribute and tensor of each weight that the reference writes.
+
+        The search takes milliseconds for models with hundreds of weights, so it does not belong in a call.
+        """
+        found = []
+        for index, spec in enumerate(self._weight_specs):
+            if spec.mutated and (own := self._own.get(spec.source_name)) is not None:
+                owner, _, attribute = spec.source_name.rpartition(".")
+                found.append((index, self._model.get_submodule(owner), attribute, own))
+        return found
 
     def begin(self, seed: int | None) -> None:
         _GRADIENTS(False)
@@ -193,15 +206,12 @@ class Model(Kernel):
         """If ``forward`` replaced buffers instead of writing them in place, copy the new buffers into the judge's
         buffers.
         """
-        if self._weights != "state_dict" or not any(spec.mutated for spec in self._weight_specs):
-            return
-        now = {name: tensor for name, tensor, _ in named_weights(self._model)}
-        for spec, target in zip(self._weight_specs, self._buffers[slot].weights, strict=True):
-            tensor = now.get(spec.source_name) if spec.mutated else None
+        for index, owner, attribute, own in self._mutated:
+            target = self._buffers[slot].weights[index]
+            tensor = owner._buffers.get(attribute, owner._parameters.get(attribute))
             if tensor is not None and tensor.data_ptr() != target.data_ptr() and tensor.shape == target.shape:
                 _COPY(target, tensor)
-                owner, _, attribute = spec.source_name.rpartition(".")  # The next call needs the bound buffer again.
-                self._model.get_submodule(owner)._buffers[attribute] = self._own[spec.source_name]
+                owner._buffers[attribute] = own  # The next call needs the bound buffer again.
 
     def carry_out(self, backend: Backend, order: Message, control: socket.socket) -> Message:
         """Execute an order. Python kernels have additional orders:
