@@ -1,7 +1,7 @@
 """Draw the README's animation from a recorded session.
 
     pip install pillow
-    python docs/animate.py sessions/by-hand docs/search.webp
+    python docs/animate.py sessions/headline-h200 docs/search.webp
 
 The script replays the session without a terminal.
 """

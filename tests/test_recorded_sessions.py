@@ -93,6 +93,14 @@ def test_the_sample_names_no_path_of_the_machine_that_recorded_it(copied: Sessio
     assert "softmax: problems/headline/softmax.py" in kernel_tui("show", copied.name, "softmax").stdout
 
 
+def test_the_headline_session_is_small_and_shown_without_a_gpu(kernel_tui: KernelTui) -> None:
+    session = ROOT / "sessions" / "headline-h200"
+    assert sum(file.stat().st_size for file in session.iterdir()) < 3_000_000
+    assert '"/' not in (session / "config.toml").read_text()
+    shown = kernel_tui.json("show", str(session))
+    assert len(shown["problems"]) == 8
+
+
 def test_the_kernelbench_sessions_are_small_and_reported_without_a_gpu() -> None:
     sessions = sorted((ROOT / "sessions").glob("kernelbench-level*"))
     if not sessions:

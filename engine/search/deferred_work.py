@@ -19,7 +19,14 @@ from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
-from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
+from engine.session.records.verdict_text import (
+    WIDE,
+    eager_change,
+    interval_width,
+    is_disturbed,
+    is_uncertain,
+    speedup_words,
+)
 from engine.session.state.session_state import VariantState
 from engine.system import clock
 
@@ -296,7 +303,9 @@ class Owed:
             self._compile_s.append(factor * (time.monotonic() - began))
 
     def _uncertain_bests(self) -> list[VariantState]:
-        """Best kernels whose speedup is uncertain."""
+        """Best kernels whose speedup is uncertain, also because the machine was faster or slower during the verdict than
+        during the eager baseline.
+        """
         state = self._context.state
         bests = [state.variants[problem.best] for problem in state.problems.values() if problem.best is not None]
         return [
@@ -306,8 +315,16 @@ class Owed:
             and not state.is_pruned(best.problem)
             and best.id not in self._judged_again
             and best.verdict is not None
-            and is_uncertain(best.verdict)
+            and (is_uncertain(best.verdict) or self._eager_change(best.problem, best.verdict) > WIDE)
         ]
+
+    def _eager_change(self, problem: str, verdict: Verdict) -> float:
+        return eager_change(verdict, self._context.state.problems[problem].baselines.get("eager"))
+
+    def _doubt(self, problem: str, verdict: Verdict) -> tuple[bool, bool, bool, float]:
+        """Return a key that is larger for a less certain speedup."""
+        changed = self._eager_change(problem, verdict) > WIDE
+        return verdict.slow_host is not None, verdict.others > BUSY, changed, interval_width(verdict)
 
     async def _judge_again(self, best: VariantState) -> None:
         """Judge a best kernel once more. Keep the new verdict if its speedup is more certain or if the kernel fails."""
@@ -320,17 +337,13 @@ class Owed:
             verdict = Verdict(status="error", reason=str(error))
         counts = verdict.status not in UNJUDGED
         if verdict.correct and before is not None:
-            counts = _doubt(verdict) < _doubt(before)
+            counts = self._doubt(best.problem, verdict) < self._doubt(best.problem, before)
         now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
         what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)})"
         text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
-
-
-def _doubt(verdict: Verdict) -> tuple[bool, bool, float]:
-    return verdict.slow_host is not None, verdict.others > BUSY, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:

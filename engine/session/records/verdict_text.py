@@ -67,16 +67,20 @@ def is_disturbed(baseline: Baseline) -> bool:
 def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
     """Whether the speedup over ``baseline`` is uncertain.
 
-    Baselines are timed alone, and kernels in pairs with eager. If eager's own time (``eager``) differs from eager's
-    time in these pairs, the machine was faster or slower at one of the times.
+    Baselines are timed alone, and kernels in pairs with eager.
     """
-    if is_uncertain(verdict) or is_disturbed(baseline):
-        return True
+    return is_uncertain(verdict) or is_disturbed(baseline) or eager_change(verdict, eager) > WIDE
+
+
+def eager_change(verdict: Verdict, eager: Baseline | None) -> float:
+    """Return by which share eager's time in the verdict's pairs and eager's time alone differ, or 0 if one is unknown.
+
+    If they differ, the machine was faster or slower at one of the times.
+    """
     alone, paired = eager.timing if eager is not None else None, verdict.reference
     if alone is None or paired is None:
-        return False
-    slower, faster = max(alone.median_ms, paired.median_ms), min(alone.median_ms, paired.median_ms)
-    return slower > (1 + WIDE) * faster
+        return 0.0
+    return max(alone.median_ms, paired.median_ms) / min(alone.median_ms, paired.median_ms) - 1.0
 
 
 def disturbance(baseline: Baseline) -> str:

@@ -16,7 +16,7 @@ from engine.session.store.errors import SessionError, of_os
 from engine.session.store.filesystem import make_root
 from engine.session.store.paths import SessionPaths, sync_directory
 
-_NAMES = ("by-hand", "kernelbench-level1", "kernelbench-level2", "kernelbench-level3")
+_NAMES = ("by-hand", "headline-h200", "kernelbench-level1", "kernelbench-level2", "kernelbench-level3")
 """Sessions in a checkout. An installation has only ``by-hand``."""
 _ROOT = Path(__file__).resolve().parents[4] / "sessions"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
