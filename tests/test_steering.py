@@ -354,7 +354,7 @@ def test_a_transformation_of_the_catalogue_becomes_kernels(search: LiveSearch) -
     state = search.until(lambda state: has_kernels(state) or all(state.ideas[node].waiting for node in nodes))
     # The progress of the search decides whether a transformation still gives a new kernel.
     assert has_kernels(state) or {state.ideas[node].waiting for node in nodes} == {
-        "playbook has no untried kernel for this idea"
+        "the playbook has no untried kernel for this idea"
     }
 
 

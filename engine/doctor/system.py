@@ -14,11 +14,14 @@ from engine.config.schema import CalledModel, Config
 from engine.daemon.logind import LogoutPolicy, logout_policy
 from engine.devices.hardware import usable_cores
 from engine.doctor.finding import Finding
+from engine.session.records.verdict import BUSY
 from engine.session.store.errors import UnsafeFileSystem
 from engine.session.store.filesystem import MOUNTS, check_file_system, mount_type
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
+_LOOK_S = 0.5
+"""Time for which the check measures the processor use of other programs."""
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
@@ -102,15 +105,17 @@ def threads(environment: Mapping[str, str] = os.environ, cores: int | None = Non
         return Finding(
             name, "warn", "with OMP_WAIT_POLICY=active, idle threads spin and disturb timings", "unset OMP_WAIT_POLICY"
         )
-    load = os.getloadavg()[0]
-    if load > max(1.0, cores / 2):
+    import psutil
+
+    used = psutil.cpu_percent(interval=_LOOK_S) / 100
+    if used > BUSY:
         return Finding(
             name,
             "warn",
-            f"other programs disturb timings ({cores} cores, load {load:.1f})",
+            f"other programs disturb timings: they use {used:.0%} of {cores} cores",
             "run searches while the machine is otherwise idle",
         )
-    return Finding(name, "ok", f"{cores} cores, load {load:.1f}")
+    return Finding(name, "ok", f"{cores} cores; other programs use {used:.0%} of them")
 
 
 def terminal(environment: Mapping[str, str] = os.environ) -> Finding:

@@ -18,9 +18,9 @@ from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
+from engine.session.records.speedup_text import WIDE
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import (
-    WIDE,
     eager_change,
     interval_width,
     is_disturbed,
@@ -303,7 +303,7 @@ class Owed:
             self._compile_s.append(factor * (time.monotonic() - began))
 
     def _uncertain_bests(self) -> list[VariantState]:
-        """Best kernels whose speedup is uncertain, also because the machine was faster or slower during the verdict than
+        """Best kernels whose speedup is uncertain, or that the judge timed when the machine was faster or slower than
         during the eager baseline.
         """
         state = self._context.state

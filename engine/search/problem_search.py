@@ -198,7 +198,7 @@ class ProblemSearch:
             return None
         if rounds[-1].number >= self.context.budget.rounds:
             done = rounds[-1].number
-            return "the only round is complete" if done == 1 else f"all {done} rounds are complete"
+            return f"round {done}, the last one, is complete" if done < 2 else f"all {done} rounds are complete"
         if self._owed_in(rounds[-1].number):
             return None
         if not self._state.leaders(self.id):

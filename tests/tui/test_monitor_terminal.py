@@ -196,7 +196,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     seed = tmp_path / f"seed{best.suffix}"
     seed.write_text(best.read_text() + "\n// seeded by hand\n")
     tmux.keys("a")
-    tmux.until("Seed a cpp kernel for softmax")
+    tmux.until("Seed a C++ kernel for softmax")
     tmux.command(str(seed))
     tmux.until("seeded from seed.cpp", 20)
 

@@ -187,7 +187,8 @@ def test_a_search_whose_minutes_are_spent_is_offered_with_more(
 ) -> None:
     paths = spent_session(tmp_path)
     terminal = kernel_tui_in_terminal("config.toml", "--detach")
-    terminal.wait_for("demo: time budget used up (2 min). Continue with 2 more minutes? [y/N]")
+    terminal.wait_for("demo: time budget used up (2 min).")
+    terminal.wait_for("Continue with 2 more minutes? No starts a new session. [y/N]")
     terminal.type(answer)
     status, text = ended(terminal)
     assert status == ExitCode.OK and "searching in the background" in text

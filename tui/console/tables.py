@@ -207,7 +207,8 @@ def interval(low: float | None, high: float | None) -> str:
 def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None) -> None:
     """Print a verdict with its evidence. The judge applied ``tolerance``."""
     out = console()
-    out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
+    speedup = f", {speedup_words(verdict)} over eager" if verdict.correct and verdict.speedup is not None else ""
+    out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}{speedup}", style="bold"))
     log = verdict.build.log if verdict.build is not None and not verdict.build.ok else ""
     if verdict.reason and verdict.reason not in log:
         print_prose(out, one_line(verdict.reason))
@@ -284,7 +285,8 @@ def print_comparison(
 
 def print_build(name: str, report: BuildReport) -> None:
     out = console()
-    out.print(Text(f"{name}: {'built' if report.ok else 'does not build'} in {report.seconds:.2f} s", style="bold"))
+    done = "built in" if report.ok else "the build failed after"
+    out.print(Text(f"{name}: {done} {report.seconds:.2f} s", style="bold"))
     out.print(Text(report.command), soft_wrap=True)
     figures = {"registers": report.registers, "spilled bytes": report.spill_bytes, "shared bytes": report.shared_bytes}
     for label, figure in figures.items():

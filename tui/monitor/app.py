@@ -299,7 +299,7 @@ class MonitorApp(App[int]):
         state = self.model.state
         if node in state.ideas and state.ideas[node].variants:
             node = state.ideas[node].variants[0]
-        screen.tree_view.select(node, by_hand=False)
+        screen.tree_view.select(node)  # by hand, so that the cursor no longer follows the best kernel
         variant = state.variants.get(node)
         if variant is not None and variant.parent is not None:
             screen.detail.against = "parent"

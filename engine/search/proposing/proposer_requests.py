@@ -10,6 +10,7 @@ from engine.search.context import Context
 from engine.search.ids import seed_for
 from engine.search.proposing.novelty import repeated
 from engine.search.proposing.proposer_context import PATIENCE, board_of, draft_of, kernel_of
+from engine.search.proposing.untried import named
 from engine.session.records.events import (
     AnswerMissing,
     IdeaProposed,
@@ -91,7 +92,7 @@ class Questions:
         if not proposer.reads_prose:
             await context.journal.record_all(found)
         if not found:
-            nothing = f"{proposer.name} has no untried kernel for this idea"
+            nothing = f"{named(proposer)} has no untried kernel for this idea"
             await self._say(f"{idea.id}: {nothing}")
             if not proposer.reads_prose and not idea.variants:
                 await context.journal.record(IdeaWaiting(idea=idea.id, reason=nothing))

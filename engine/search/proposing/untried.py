@@ -18,6 +18,11 @@ _LOOKED_AT = 8
 """Maximum number of transformations, and of kernels, to examine for suggestions."""
 
 
+def named(proposer: Proposer) -> str:
+    """Return the proposer's name as a sentence contains it."""
+    return "the playbook" if proposer.name == "playbook" else proposer.name
+
+
 async def why_nothing_new(
     context: Context, proposer: Proposer, problem: ProblemState, parent: str | None, transformation: str
 ) -> str | None:
@@ -39,13 +44,12 @@ async def why_nothing_new(
         return None
     where = parent or "the reference"
     if await look.applies(transformation, parent):
-        said = (
-            f"the search has tried or queued all kernels that {proposer.name} can write for {transformation} on {where}"
-        )
+        every = f"all kernels that {named(proposer)} can write for {transformation} on {where}"
+        said = f"the search has tried or queued {every}"
     else:
         writer = context.state.variants[parent].proposer if parent is not None else proposer.name
         because = (
-            f"{proposer.name} did not write this kernel"
+            f"{named(proposer)} did not write this kernel"
             if writer != proposer.name
             else "it is already applied, or it has no effect"
         )
@@ -56,7 +60,7 @@ async def why_nothing_new(
     )
     instead = [f"on {where}, try {' or '.join(others)}"] if others else []
     instead += [f"on {other_kernel}, try {transformation}"] if other_kernel is not None else []
-    return f"{said}; {'; '.join(instead) or f'{proposer.name} has no untried transformation for {where}'}"
+    return f"{said}; {'; '.join(instead) or f'{named(proposer)} has no untried transformation for {where}'}"
 
 
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:

@@ -341,7 +341,8 @@ def _changes(config: Config, paths: SessionPaths) -> str:
 
 def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
     """Ask whether to resume a session that has used up its ``minutes``. The new limit is ``needed`` + ``more``."""
-    question = f"{paths.name}: {minutes_are_spent(minutes)}. Continue with {more:g} more minutes?"
+    echo(f"{paths.name}: {minutes_are_spent(minutes)}.", err=True)
+    question = f"Continue with {more:g} more minutes? No starts a new session."
     wanted = click.confirm(question, default=False, err=True)
     return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
 

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
-from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_SUFFIX, Language, language_of_file, suffix_of
+from engine.problem.spec import LANGUAGE_OF_SUFFIX, LANGUAGE_TITLES, Language, language_of_file, suffix_of
 from engine.session.state.session_state import IdeaState, ProblemState
 from engine.system.text_file import UnreadableFile, read_text
 from tui.monitor.terminal.path_completion import Completion, complete
@@ -70,7 +70,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            languages = " or ".join(LANGUAGE_NAMES[language] for language in self._problem.languages)
+            languages = " or ".join(LANGUAGE_TITLES[language] for language in self._problem.languages)
             yield Static(f"Seed a {languages} kernel for {one_line(self._problem.id, 60)}", markup=False)
             if self._idea is not None:
                 yield Static(f"For idea {self._idea.id}: {one_line(self._idea.text, 300)}", markup=False)
