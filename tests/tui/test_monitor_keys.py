@@ -161,7 +161,7 @@ async def test_dialogs_are_left_and_nothing_is_sent(live: Engine) -> None:
             ("d", "Prune v", ("n", "N", "escape", "q", "enter")),
             ("question_mark", "Most used keys", ("escape", "question_mark", "q", "enter")),
             ("M", "Minutes of all engine runs", ("escape",)),
-            ("a", "Seed a cuda kernel for softmax", ("escape",)),
+            ("a", "Seed a CUDA C++ kernel for softmax", ("escape",)),
             ("i", "Seed an idea for softmax", ("escape",)),
         ):
             for key in keys:
