@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from engine.config.schema import CalledModel, Config
@@ -20,8 +20,8 @@ from engine.session.store.filesystem import MOUNTS, check_file_system, mount_typ
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
-_LOOK_S = 0.5
-"""Time for which the check measures the processor use of other programs."""
+_MEASURED_S = 0.5
+"""Time for which the check measures the processor use of running programs."""
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
@@ -89,8 +89,13 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
     return Finding(name, "ok", f"set: {', '.join(needed)}" if needed else f"{shown}; the config's models need no key")
 
 
-def threads(environment: Mapping[str, str] = os.environ, cores: int | None = None) -> Finding:
-    """Check OpenMP's settings and the machine's load, so that kernels can use all cores."""
+def threads(
+    environment: Mapping[str, str] = os.environ, cores: int | None = None, used: Callable[[], float] | None = None
+) -> Finding:
+    """Check OpenMP's settings and the processor use of running programs, so that kernels can use all cores.
+
+    ``used`` measures the share of the usable cores that programs use.
+    """
     name = "threads"
     cores = cores or usable_cores()
     limit = environment.get("OMP_NUM_THREADS", "")
@@ -105,17 +110,24 @@ def threads(environment: Mapping[str, str] = os.environ, cores: int | None = Non
         return Finding(
             name, "warn", "with OMP_WAIT_POLICY=active, idle threads spin and disturb timings", "unset OMP_WAIT_POLICY"
         )
-    import psutil
-
-    used = psutil.cpu_percent(interval=_LOOK_S) / 100
-    if used > BUSY:
+    share = (used or _used_share)()
+    if share > BUSY:
         return Finding(
             name,
             "warn",
-            f"other programs disturb timings: they use {used:.0%} of {cores} cores",
+            f"running programs disturb timings: they use {share:.0%} of {cores} cores",
             "run searches while the machine is otherwise idle",
         )
-    return Finding(name, "ok", f"{cores} cores; other programs use {used:.0%} of them")
+    return Finding(name, "ok", f"{cores} cores; running programs use {share:.0%} of them")
+
+
+def _used_share() -> float:
+    """Return the share of the usable cores that all programs use, measured for ``_MEASURED_S``."""
+    import psutil
+
+    cores = psutil.cpu_percent(interval=_MEASURED_S, percpu=True)
+    usable = [cores[core] for core in os.sched_getaffinity(0) if core < len(cores)]
+    return sum(usable) / len(usable) / 100 if usable else 0.0
 
 
 def terminal(environment: Mapping[str, str] = os.environ) -> Finding:

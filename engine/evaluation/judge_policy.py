@@ -133,9 +133,9 @@ class ClockPolicy(Struct, frozen=True):
     """
     binds: int = 32
     """Number of recent times for binding a slot's weights that the judge keeps."""
-    bind: float = 1.5
-    """Factor on the judge's own time for binding weights, because the runner of a Python kernel binds the weights of a
-    slot outside its clock.
+    bind: float = 2.0
+    """Factor on the judge's own time for binding weights, because the process of a Python kernel binds the weights of a
+    slot, and looks at the buffers that the reference writes, outside its clock.
     """
     misreported: float = 1.5
     """A call that takes this many times the reported time counts as cheating if the excess is also above

@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
 Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-Second verdicts on uncertain best kernels and checks of best kernels at other sizes are deferred work too.
+Second verdicts on doubtful best kernels and checks of best kernels at other sizes are deferred work too.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Owed:
     def reserve_s(self) -> float:
         """Expected duration of the deferred work that must not be left out, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        uncertain = {best.problem for best in self._uncertain_bests()}
+        uncertain = {best.problem for best in self._doubtful_bests()}
         last = sum(name in uncertain or not problem.at_rest for name, problem in self._problems.items())
         return compile_s + LAST_S * last + self._final_check.reserve_s
 
@@ -193,7 +193,7 @@ class Owed:
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif worthwhile and (uncertain := self._uncertain_bests()):
+        elif worthwhile and (uncertain := self._doubtful_bests()):
             self._start(self._judge_again(uncertain[0]), f"judging {uncertain[0].id} again")
         elif names := self._affordable_baselines():
             what = f"timing torch.compile on {names[0]}"
@@ -302,7 +302,7 @@ class Owed:
         finally:
             self._compile_s.append(factor * (time.monotonic() - began))
 
-    def _uncertain_bests(self) -> list[VariantState]:
+    def _doubtful_bests(self) -> list[VariantState]:
         """Best kernels whose speedup is uncertain, or that the judge timed when the machine was faster or slower than
         during the eager baseline.
         """
@@ -315,16 +315,20 @@ class Owed:
             and not state.is_pruned(best.problem)
             and best.id not in self._judged_again
             and best.verdict is not None
-            and (is_uncertain(best.verdict) or self._eager_change(best.problem, best.verdict) > WIDE)
+            and (is_uncertain(best.verdict) or self._changed(best.problem, best.verdict))
         ]
 
-    def _eager_change(self, problem: str, verdict: Verdict) -> float:
-        return eager_change(verdict, self._context.state.problems[problem].baselines.get("eager"))
+    def _changed(self, problem: str, verdict: Verdict) -> bool:
+        """Whether eager's times in the verdict and alone differ. Hosts of a cluster may differ in speed, so there, the
+        times say nothing.
+        """
+        baselines = self._context.state.problems[problem].baselines
+        return not verdict.host and eager_change(verdict, baselines.get("eager")) > WIDE
 
-    def _doubt(self, problem: str, verdict: Verdict) -> tuple[bool, bool, bool, float]:
+    def _doubt(self, problem: str, verdict: Verdict) -> tuple[bool, bool, bool, bool, float]:
         """Return a key that is larger for a less certain speedup."""
-        changed = self._eager_change(problem, verdict) > WIDE
-        return verdict.slow_host is not None, verdict.others > BUSY, changed, interval_width(verdict)
+        width, changed = interval_width(verdict), self._changed(problem, verdict)
+        return verdict.slow_host is not None, verdict.others > BUSY, width > WIDE, changed, width
 
     async def _judge_again(self, best: VariantState) -> None:
         """Judge a best kernel once more. Keep the new verdict if its speedup is more certain or if the kernel fails."""
@@ -338,8 +342,10 @@ class Owed:
         counts = verdict.status not in UNJUDGED
         if verdict.correct and before is not None:
             counts = self._doubt(best.problem, verdict) < self._doubt(best.problem, before)
-        now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
-        what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)})"
+        now = f"now {_words(verdict)}" if counts else "the first verdict counts"
+        is_faster_or_slower = before is not None and self._changed(best.problem, before)
+        why = ", when the machine was faster or slower than at the eager baseline" if is_faster_or_slower else ""
+        what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)}{why})"
         text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:

@@ -144,11 +144,9 @@ class Steering:
         if self._state.is_pruned(node):
             raise Refused(f"{node} is pruned; restore it before you pin it")
         has_correct = any(node in self._state.lineage(one.id) for one in self._state.variants.values() if one.correct)
-        is_kernel = node in self._state.variants
-        effect = "it is always a parent" if is_kernel else "its fastest kernel is always a parent"
+        effect = "the fastest kernel of its branch is always a parent"
         if not has_correct:
-            later = "it will always be a parent once it is correct"
-            effect = later if is_kernel else "it has no correct kernel yet; the fastest will always be a parent"
+            effect = "its branch has no correct kernel yet; the fastest will always be a parent"
         return Outcome(f"pinned {node}: {effect}", node=node, events=(ev.NodePinned(node=node),))
 
     def _unpin(self, command: requests.Unpin) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import date
@@ -293,3 +294,14 @@ def test_openmp_settings_that_spoil_timings(environment: dict[str, str], words: 
     finding = system.threads(environment, cores=4)
     assert finding.level == "warn"
     assert words in finding.what
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.02, "ok"), (0.6, "warn")])
+def test_running_programs_disturb_timings(share: float, level: str) -> None:
+    finding = system.threads({}, cores=4, used=lambda: share)
+    assert finding.level == level
+    assert f"{share:.0%} of" in finding.what
+
+
+def test_the_processor_use_is_measured() -> None:
+    assert re.search(r"use \d+% of", system.threads({}, cores=4).what)

@@ -146,7 +146,8 @@ class TimedReference:
         self._reference = reference
         self._bound: Slot | None = None
         self.binds_ms = deque[float](maxlen=POLICY.clock.binds)
-        """Recent times for binding a slot's weights, in milliseconds."""
+        """Recent times for binding a slot's weights, in milliseconds, without the slow first time."""
+        self._has_bound = False
 
     @property
     def model(self) -> nn.Module:
@@ -158,7 +159,9 @@ class TimedReference:
             weights, started = self._reference.weights(), time.perf_counter()
             for (_, tensor), values in zip(weights, slot.weights, strict=True):
                 tensor.data = values
-            self.binds_ms.append(1e3 * (time.perf_counter() - started))
+            if self._has_bound:
+                self.binds_ms.append(1e3 * (time.perf_counter() - started))
+            self._has_bound = True
             self._bound = slot
 
     def run(self, slot: Slot) -> list[torch.Tensor]:

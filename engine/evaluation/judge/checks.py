@@ -49,7 +49,7 @@ class KernelUnderTest(Protocol):
     pairs: Pairs
     """The pairs timed so far."""
     launching_ms: list[float]
-    """For each pair, the judge's time for the reference's launches, without waiting for the GPU."""
+    """For each pair, the judge's time until the reference's call returned, usually before the GPU had finished."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
@@ -255,17 +255,19 @@ class LeavesTheReferenceAlone(Check):
         return run.settings.kind == "cuda" and run.context.eager_ms is not None
 
     def decide(self, run: KernelUnderTest) -> str:
-        beside_ms, launching_ms = max(
-            zip(_by_order(run, run.pairs.reference_ms), _by_order(run, run.launching_ms), strict=True)
-        )
+        sides = zip(_by_order(run, run.pairs.reference_ms), _by_order(run, run.launching_ms), strict=True)
+        beside_ms, launching_ms = max(sides)
         if beside_ms <= _slowed_ms(run.context.eager_ms or 0.0):
             return ""
-        if beside_ms <= _slowed_ms(launching_ms):
-            # The kernel's process stands still meanwhile, so it cannot slow these launches.
-            return f"the reference took {beside_ms:.4g} ms, because its launches took {launching_ms:.4g} ms"
         alone_ms = run.time_reference_alone()
         if beside_ms <= _slowed_ms(alone_ms):
             return ""
+        if beside_ms <= _slowed_ms(launching_ms):
+            # The judge's processor, or work that the kernel left on the GPU, slowed the launches. Neither is a gain.
+            run.pairs.reference_ms = [ms * alone_ms / beside_ms for ms in run.pairs.reference_ms]
+            found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
+            run.remarks.append(f"slow launches: {found}; the time alone counts")
+            return run.remarks[-1]
         found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
         if run.others_share > BUSY:  # Other programs can slow a short model's launches.
             busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the CPU, and {found}"

@@ -385,7 +385,7 @@ class EvaluationRun:
             kind=self.settings.kind,
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
-            binds_ms=self.problem.binds_ms,
+            binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
             warm=self.python and self.context.runs_cold,
             least_ms=self.problem.device.least_ms(),
         )

@@ -69,11 +69,15 @@ class CallLimits(Struct, frozen=True):
         beside = self.call_ms + _CLOCK.warming * self.warm * reported_ms
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
-    def beside_batch_ms(self, count: int, loop_ms: float) -> float:
-        """Return the overhead of each of ``count`` calls in a batch. ``loop_ms``: the overhead of the runner's loop."""
+    def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:
+        """Return the overhead of each of ``count`` calls in a batch.
+
+        ``loop_ms``: the overhead of the runner's loop. ``binds``: whether each call uses another slot than the last, so
+        that a Python kernel's process binds the weights again.
+        """
         beside = loop_ms + self.call_ms / count
         if self.copy_ms is not None:
-            beside += _CLOCK.python_batch_ms[self.kind] + self.bind_ms + _CLOCK.output_copy * self.copy_ms
+            beside += _CLOCK.python_batch_ms[self.kind] + binds * self.bind_ms + _CLOCK.output_copy * self.copy_ms
         return beside
 
     def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:

@@ -21,17 +21,19 @@ def processor_s(pid: int | None) -> float:
     return 0.0
 
 
-def waiting_s(pid: int | None) -> float:
-    """Return the time that a process's live threads have waited for a core, in seconds; 0 after the end of the process.
+def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
+    """Return for each live thread of a process the seconds for which it has run, and has waited for a core.
 
-    The wait is the second number in /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in Linux).
+    See /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in Linux). The result is empty after the
+    end of the process, and on systems without this file.
     """
-    total_ns = 0
+    found: dict[str, tuple[float, float]] = {}
     if pid is not None:
-        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                total_ns += int(thread.read_text().split()[1])
-    return total_ns / 1e9
+                ran_ns, waited_ns = map(int, file.read_text().split()[:2])
+                found[file.parent.name] = ran_ns / 1e9, waited_ns / 1e9
+    return found
 
 
 class CpuContention:
@@ -44,7 +46,8 @@ class CpuContention:
     def __init__(self, *runners: int | None) -> None:
         self._runners = runners
         self._start = time.monotonic()
-        self._idle, self._own, self._waiting = _idle_s(), self._own_s(), self._waiting_s()
+        self._idle, self._own = _idle_s(), self._own_s()
+        self._schedules = [schedule_of(runner) for runner in runners]
 
     def share(self) -> float:
         """Return the processor time of other programs and virtual machines, as a share of all cores: 0 to 1."""
@@ -54,20 +57,32 @@ class CpuContention:
         # The system counts in ticks, so one tick per core is within the measurement error.
         return max(0.0, others - (os.cpu_count() or 1) / _TICKS_PER_S) / available if available > 0 else 0.0
 
-    def disturbs(self) -> bool:
-        """Return whether other programs used more than ``BUSY`` of all cores, or the kernels' threads waited for a core
+    def disturbed(self) -> bool:
+        """Return whether other programs used more than ``BUSY`` of all cores, or a kernel's thread waited for a core
         longer than this share of the time.
 
-        Two threads of a kernel can share a core while another core is idle.
+        Two threads of a kernel can share a core while another core is idle. A process with more busy threads than cores
+        makes its own threads wait, so its waits do not count.
         """
-        elapsed_s = time.monotonic() - self._start
-        return self.share() > BUSY or self._waiting_s() - self._waiting > BUSY * elapsed_s
+        least_s = BUSY * (time.monotonic() - self._start)
+        return self.share() > BUSY or any(
+            _waited(before, schedule_of(runner), least_s)
+            for runner, before in zip(self._runners, self._schedules, strict=True)
+        )
 
     def _own_s(self) -> float:
         return time.process_time() + sum(processor_s(runner) for runner in self._runners)
 
-    def _waiting_s(self) -> float:
-        return sum(waiting_s(runner) for runner in self._runners)
+
+def _waited(before: dict[str, tuple[float, float]], now: dict[str, tuple[float, float]], least_s: float) -> bool:
+    """Return whether one of a process's threads waited longer than ``least_s``, but not because of its own threads."""
+    spent = [
+        (ran - before[thread][0], waited - before[thread][1])
+        for thread, (ran, waited) in now.items()
+        if thread in before
+    ]
+    busy = sum(ran + waited > least_s for ran, waited in spent)
+    return busy <= len(os.sched_getaffinity(0)) and any(waited > least_s for _, waited in spent)
 
 
 def _idle_s() -> float:

@@ -74,6 +74,8 @@ class _Runoff:
         self._opened, self._settings, self._libraries = opened, settings, libraries
         self.margin = _RUNOFF.tied[settings.kind]
         self._runners: dict[str, Runner] = {}
+        self._bound: set[str] = set()
+        """Kernels that use the weights in the judge's buffers."""
         for name, library in libraries.items():
             limits = limits_of(problem.spec, settings, opened.eager_ms, library.suffix == ".py")
             limits = replace(limits, call_s=settings.deadline_s)
@@ -82,6 +84,8 @@ class _Runoff:
                 loaded = self._runners[name].load(library, problem)
             if loaded.keeps_weights:  # All kernels then use the model's initial weights.
                 problem = problem.with_own_weights()
+            else:
+                self._bound.add(name)
         self._problem = problem
         tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
         self._check = partial(Answers(tolerances).check, problem)
@@ -154,7 +158,7 @@ class _Runoff:
             kind=self._settings.kind,
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
-            binds_ms=self._problem.binds_ms,
+            binds_ms=self._problem.binds_ms if name in self._bound else (),
             warm=python and self._opened.runs_cold,
             least_ms=self._problem.device.least_ms(),
         )

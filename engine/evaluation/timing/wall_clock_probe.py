@@ -52,7 +52,7 @@ class WallClockProbe:
         for _ in range(_CLOCK.probes):
             contention = CpuContention(self._runner.pid, self._empty_kernel.pid)
             least = min(least, self._excess_ms(claimed_ms, limits))
-            if least[0] == 0.0 or not contention.disturbs():
+            if least[0] == 0.0 or not contention.disturbed():
                 return least
             self._tries = _CLOCK.batches_contended
         self.contended = True
@@ -108,7 +108,7 @@ class WallClockProbe:
         calls.
         """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
-        beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
+        beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind], binds=False)
         return self._least(
             lambda: self._measured_warm_batch_ms(count, beside_ms),
             claimed_ms,

@@ -140,16 +140,22 @@ class Model(Kernel):
             del self._own[name]
         return "state_dict"
 
-    def _find_mutated(self) -> list[tuple[int, nn.Module, str, torch.Tensor]]:
-        """Return the index, module, attribute and tensor of each weight that the reference writes.
+    def _find_mutated(self) -> list[tuple[int, dict[str, Any], str, torch.Tensor]]:
+        """Return each weight that the reference writes: its index, the dict that holds it, its name there, its tensor.
 
         The search takes milliseconds for models with hundreds of weights, so it does not belong in a call.
         """
         found = []
         for index, spec in enumerate(self._weight_specs):
             if spec.mutated and (own := self._own.get(spec.source_name)) is not None:
-                owner, _, attribute = spec.source_name.rpartition(".")
-                found.append((index, self._model.get_submodule(owner), attribute, own))
+                path, _, name = spec.source_name.rpartition(".")
+                try:
+                    owner = self._model.get_submodule(path)
+                except AttributeError:  # A state dict may use names that are no paths of modules.
+                    continue
+                holder = next((one for one in (owner._buffers, owner._parameters) if name in one), None)
+                if holder is not None:
+                    found.append((index, holder, name, own))
         return found
 
     def begin(self, seed: int | None) -> None:
@@ -206,12 +212,11 @@ class Model(Kernel):
         """If ``forward`` replaced buffers instead of writing them in place, copy the new buffers into the judge's
         buffers.
         """
-        for index, owner, attribute, own in self._mutated:
-            target = self._buffers[slot].weights[index]
-            tensor = owner._buffers.get(attribute, owner._parameters.get(attribute))
+        for index, holder, name, own in self._mutated:
+            target, tensor = self._buffers[slot].weights[index], holder[name]
             if tensor is not None and tensor.data_ptr() != target.data_ptr() and tensor.shape == target.shape:
                 _COPY(target, tensor)
-                owner._buffers[attribute] = own  # The next call needs the bound buffer again.
+                holder[name] = own  # The next call needs the bound buffer again.
 
     def carry_out(self, backend: Backend, order: Message, control: socket.socket) -> Message:
         """Execute an order. Python kernels have additional orders:
