@@ -52,7 +52,7 @@ STOP_S = 15.0
 processes.
 """
 
-LATE_STOP = "the stop request was for the previous engine; this engine goes on"
+LATE_STOP = "the stop request was for the previous engine; this engine continues"
 
 _log = logging.getLogger("engine")
 

@@ -173,8 +173,8 @@ class Owed:
     def reserve_s(self) -> float:
         """Expected duration of the deferred work that must not be left out, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        uncertain = {best.problem for best in self._doubtful_bests()}
-        last = sum(name in uncertain or not problem.at_rest for name, problem in self._problems.items())
+        doubtful = {best.problem for best in self._doubtful_bests()}
+        last = sum(name in doubtful or not problem.at_rest for name, problem in self._problems.items())
         return compile_s + LAST_S * last + self._final_check.reserve_s
 
     def start_baseline(self) -> None:
@@ -193,8 +193,8 @@ class Owed:
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif worthwhile and (uncertain := self._doubtful_bests()):
-            self._start(self._judge_again(uncertain[0]), f"judging {uncertain[0].id} again")
+        elif worthwhile and (doubtful := self._doubtful_bests()):
+            self._start(self._judge_again(doubtful[0]), f"judging {doubtful[0].id} again")
         elif names := self._affordable_baselines():
             what = f"timing torch.compile on {names[0]}"
             self._start(self._compile(names[0]), what, compiles=True, uses_spare=True)
@@ -343,8 +343,8 @@ class Owed:
         if verdict.correct and before is not None:
             counts = self._doubt(best.problem, verdict) < self._doubt(best.problem, before)
         now = f"now {_words(verdict)}" if counts else "the first verdict counts"
-        is_faster_or_slower = before is not None and self._changed(best.problem, before)
-        why = ", when the machine was faster or slower than at the eager baseline" if is_faster_or_slower else ""
+        changed = before is not None and self._changed(best.problem, before)
+        why = ", when the machine was faster or slower than during the eager baseline" if changed else ""
         what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)}{why})"
         text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))

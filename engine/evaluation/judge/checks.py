@@ -263,7 +263,7 @@ class LeavesTheReferenceAlone(Check):
         if beside_ms <= _slowed_ms(alone_ms):
             return ""
         if beside_ms <= _slowed_ms(launching_ms):
-            # The judge's processor, or work that the kernel left on the GPU, slowed the launches. Neither is a gain.
+            # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
             run.pairs.reference_ms = [ms * alone_ms / beside_ms for ms in run.pairs.reference_ms]
             found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
             run.remarks.append(f"slow launches: {found}; the time alone counts")

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -50,6 +51,13 @@ from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launc
 _PAIRS, _CLOCK, _DEVICE = POLICY.pairs, POLICY.clock, POLICY.device
 
 
+class _ReferenceTimes(NamedTuple):
+    """One call of the reference: its time, and the time until the call returned, in milliseconds."""
+
+    ms: float
+    launching_ms: float
+
+
 class EvaluationRun:
     """One kernel in one runner process, with the evidence from its checks.
 
@@ -73,7 +81,6 @@ class EvaluationRun:
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
         self.pairs = Pairs.none()
         self.launching_ms: list[float] = []
-        self._launching_ms = 0.0
         self.precision = Precision("")
         self.remarks: list[str] = []
         self.calls = self.with_outliers = 0
@@ -238,11 +245,11 @@ class EvaluationRun:
                 problem.inject_outliers(slot, mixture)
             problem.device.synchronize()
 
-        def reference() -> tuple[float, list[torch.Tensor]]:
-            took, outputs = self._reference(slot, seed)
+        def reference() -> tuple[_ReferenceTimes, list[torch.Tensor]]:
+            times, outputs = self._reference(slot, seed)
             # The model may return the buffer that it writes.
             kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs
-            return took, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
+            return times, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
 
         def kernel() -> tuple[float, float]:
             slot.poison(index % 2)
@@ -257,13 +264,13 @@ class EvaluationRun:
         compares = self.settings.kind == "cuda" or secrets.randbelow(_PAIRS.checksums_one_in) == 0
         kept = slot.unwritable if compares else [t for t in slot.unwritable if any(t is one for one in slot.weights)]
         if self._reference_first:
-            reference_ms, expected = reference()
+            times, expected = reference()
             if problem.mutates:
                 load()
             reported_ms, wall_ms = kernel()
         else:
             reported_ms, wall_ms = kernel()
-            reference_ms, expected = after_kernel(slot, load, reference)
+            times, expected = after_kernel(slot, load, reference)
         where = f"timed call {index}" + (", with outliers" if outliers else ", mean zero" if mean_zero else "")
         as_drawn = not outliers and not mean_zero
         try:
@@ -282,8 +289,8 @@ class EvaluationRun:
         self.with_outliers += outliers
         self.pairs.reported_ms.append(reported_ms)
         self.pairs.wall_ms.append(wall_ms)
-        self.pairs.reference_ms.append(reference_ms)
-        self.launching_ms.append(self._launching_ms)
+        self.pairs.reference_ms.append(times.ms)
+        self.launching_ms.append(times.launching_ms)
         self.pairs.reference_first.append(self._reference_first)
         self.context.empty_kernel.call(self._overhead)
         self.pairs.kernel_ms.append(self._limits.counted_ms(reported_ms, wall_ms))
@@ -342,11 +349,11 @@ class EvaluationRun:
             self.context.load_timed(self.problem, index, slot, self.problem.fresh_seed())
             self.problem.device.synchronize()
             time.sleep(wait_s)
-            times_ms.append(self._reference(slot, self.problem.call_seed())[0])
+            times_ms.append(self._reference(slot, self.problem.call_seed())[0].ms)
         return median(times_ms)
 
-    def _reference(self, slot: Slot, seed: int | None) -> tuple[float, list[torch.Tensor]]:
-        """Run the reference on the slot's inputs. Return the time in milliseconds, without seeding, and the outputs.
+    def _reference(self, slot: Slot, seed: int | None) -> tuple[_ReferenceTimes, list[torch.Tensor]]:
+        """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
         PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
         kernel runs once before the timed run.
@@ -357,15 +364,16 @@ class EvaluationRun:
         if seed is not None:
             torch.manual_seed(seed)
         outputs: list[list[torch.Tensor]] = []
+        launching_ms: list[float] = []
 
         def run() -> None:
             started = time.perf_counter()
             outputs.append(self.problem.run(slot))
-            self._launching_ms = 1e3 * (time.perf_counter() - started)
+            launching_ms.append(1e3 * (time.perf_counter() - started))
 
         took = self.problem.device.time_ms(run)
         self._runs_ms += took
-        return took, outputs[0]
+        return _ReferenceTimes(took, launching_ms[0]), outputs[0]
 
     def _call(self, place: int, seed: int | None = None) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in

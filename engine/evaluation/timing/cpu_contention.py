@@ -1,4 +1,4 @@
-"""Measure the processor time that other programs use while the judge times a kernel."""
+"""Measure what disturbs a kernel on the processor: other programs, and waits for a core."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
 
 
 class CpuContention:
-    """Processor use of other programs since the creation of this object.
+    """Processor use of other programs, and the kernels' waits for a core, since the creation of this object.
 
     ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive during the call of
     ``share``.
