@@ -12,7 +12,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -43,6 +43,7 @@ from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
 from engine.evaluation.timing.cpu_contention import CpuContention
+from engine.evaluation.timing.one_core import on_one_core
 from engine.evaluation.timing.speedup import counted, timed
 from engine.evaluation.timing.statistics import Pairs
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
@@ -76,6 +77,7 @@ class EvaluationRun:
     ) -> None:
         self.context, self.problem, self.settings = context, context.judged, context.settings
         self.library, self.python = library, library.suffix == ".py"
+        self._launches_from_python = self.python and self.settings.kind == "cuda"
         self.slots = len(context.judged.arena.slots)
         self.answers = Answers(comparison.Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
@@ -119,8 +121,10 @@ class EvaluationRun:
                     with self._stage("check"):
                         self._perform_all(checks.WHILE_CHECKING)
                     self._on_stage("timing")
-                    with self._stage("timing"), self._contention():
-                        self._perform_all(checks.WHILE_TIMING)
+                    with self._stage("timing"):
+                        with self._contention():
+                            self._perform_all(checks.WHILE_TIMING)
+                        self._perform_all(checks.AFTER_TIMING)
                 launches = self._launches(runner)
             self._perform_all(checks.AFTERWARDS)
             verdict = replace(self._timed(verdict), launches=launches)
@@ -212,7 +216,8 @@ class EvaluationRun:
 
     def pair_and_perhaps_trial(self) -> bool:
         """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
-        compared = self._pair(len(self.pairs.kernel_ms), self._role())
+        with on_one_core(self.runner.pid) if self._launches_from_python else nullcontext():
+            compared = self._pair(len(self.pairs.kernel_ms), self._role())
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
         return compared

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.evaluation.judge import checks
 
 EXPLANATION = Path(__file__).parents[4] / "docs" / "explanation"
-ALL = (*checks.WHILE_LOADING, *checks.WHILE_CHECKING, *checks.WHILE_TIMING, *checks.AFTERWARDS)
+ALL = (*checks.WHILE_LOADING, *checks.WHILE_CHECKING, *checks.WHILE_TIMING, *checks.AFTER_TIMING, *checks.AFTERWARDS)
 
 
 def test_each_check_names_threats_of_the_threat_model() -> None:
