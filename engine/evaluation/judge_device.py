@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from ctypes import c_size_t, c_uint64, c_void_p
 from functools import cached_property
 from math import ceil
 
@@ -11,6 +12,7 @@ import psutil
 import torch
 
 from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.sandbox.inside.cuda import Driver
 from engine.system.memory import keep_freed_memory
 
 _DEVICE = POLICY.device
@@ -26,6 +28,7 @@ class JudgeDevice:
         self.kind = kind
         self.cuda = kind == "cuda"
         if self.cuda:
+            self._driver = Driver()
             self._flush = torch.empty(POLICY.sandbox.flush_bytes, dtype=torch.uint8, device="cuda")
             self._start = torch.cuda.Event(enable_timing=True)
             self._stop = torch.cuda.Event(enable_timing=True)
@@ -42,7 +45,7 @@ class JudgeDevice:
         """
         if not self.cuda:
             return 0
-        once_ms = min(self._event_ms(self._flush.zero_, 1) for _ in range(_DEVICE.flushes_timed))
+        once_ms = min(self._event_ms(self._evict, 1) for _ in range(_DEVICE.flushes_timed))
         return ceil(_DEVICE.launched_ms / once_ms)
 
     def time_ms(self, call: Callable[[], object]) -> float:
@@ -57,12 +60,17 @@ class JudgeDevice:
 
     def _event_ms(self, call: Callable[[], object], flushes: int) -> float:
         for _ in range(flushes):
-            self._flush.zero_()
+            self._evict()
         self._start.record()
         call()
         self._stop.record()
         torch.cuda.synchronize()
         return float(self._start.elapsed_time(self._stop))
+
+    def _evict(self) -> None:
+        """Evict the L2 cache exactly as the runner does, so that both processes launch a timed call equally early."""
+        address, size = c_uint64(self._flush.data_ptr()), c_size_t(self._flush.nbytes)
+        self._driver.call("cuMemsetD8Async", address, 0, size, c_void_p(torch.cuda.current_stream().cuda_stream))
 
     def least_ms(self) -> float:
         """Return the minimum time of any GPU call, in milliseconds: two events around almost no work. Return 0 on a

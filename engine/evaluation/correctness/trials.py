@@ -166,8 +166,12 @@ class TimedReference:
 
     def run(self, slot: Slot) -> list[torch.Tensor]:
         """Return the model's outputs without copying them."""
+        return list(self._reference.output_tensors(self.forward_on(slot)()))
+
+    def forward_on(self, slot: Slot) -> Callable[[], Any]:
+        """Bind the slot's weights, and return the forward pass on the slot."""
         self.bind(slot)
-        return list(self._reference.run(self._reference.with_tensors(slot.inputs)))
+        return self._reference.forward_on(self._reference.with_tensors(slot.inputs))
 
     def release(self) -> None:
         """Release the references to a slot's memory."""
@@ -332,9 +336,13 @@ class JudgedProblem:
 
     # Runs of the model
 
-    def bind(self, slot: Slot) -> None:
-        """Bind the slot's weights to the timed reference before timing."""
-        self.timed.bind(slot)
+    def forward_on(self, slot: Slot) -> Callable[[], Any]:
+        """Return the timed reference's forward pass on the slot's inputs and weights."""
+        return self.timed.forward_on(slot)
+
+    def output_tensors(self, result: Any) -> list[torch.Tensor]:
+        """Return the outputs among the result of a forward pass."""
+        return list(self.source.reference.output_tensors(result))
 
     @property
     def binds_ms(self) -> Sequence[float]:

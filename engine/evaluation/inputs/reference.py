@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -153,10 +153,24 @@ class Reference:
         Outputs may be non-contiguous or share memory with inputs, and the model may write its buffers. Raises whatever
         ``forward`` raises, and ``ProblemFileError`` if no output is a tensor.
         """
-        arguments = self.arguments(leaves)
-        with torch.no_grad(), self._redirected():
-            outputs = output_leaves(self.model(*arguments))
-        tensors = tuple(leaf for leaf in outputs if isinstance(leaf, torch.Tensor))
+        return self.output_tensors(self.forward_on(leaves)())
+
+    def forward_on(self, leaves: Sequence[Any]) -> Callable[[], Any]:
+        """Return a function that runs one forward pass and returns its result. Arranging the arguments takes no part of
+        the function's time.
+        """
+        model, arguments = self.model, self.arguments(leaves)
+
+        def forward() -> Any:
+            with torch.no_grad(), self._redirected():
+                return model(*arguments)
+
+        return forward
+
+    @staticmethod
+    def output_tensors(result: Any) -> tuple[torch.Tensor, ...]:
+        """Return the tensors in the result of a forward pass. Raises ``ProblemFileError`` if there are none."""
+        tensors = tuple(leaf for leaf in output_leaves(result) if isinstance(leaf, torch.Tensor))
         if not tensors:
             raise ProblemFileError("forward returned no tensor", "return at least one tensor")
         return tensors

@@ -9,8 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from statistics import median
 from typing import ClassVar, Protocol
 
 from engine.evaluation.correctness.output_validation import Answers
@@ -23,6 +21,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.runner import Runner
 from engine.evaluation.timing.clocks import check_report
+from engine.evaluation.timing.reference_times import ReferenceTimes, medians
 from engine.evaluation.timing.statistics import Pairs
 from engine.session.records.verdict import BUSY
 
@@ -48,8 +47,8 @@ class KernelUnderTest(Protocol):
     answers: Answers
     pairs: Pairs
     """The pairs timed so far."""
-    launching_ms: list[float]
-    """For each pair, the judge's time until the reference's call returned, usually before the GPU had finished."""
+    references: list[ReferenceTimes]
+    """The reference's times in each pair."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
@@ -86,8 +85,8 @@ class KernelUnderTest(Protocol):
     def measure_precision(self) -> Precision:
         """Return the precision of a sample of the timed calls."""
 
-    def time_reference_alone(self) -> float:
-        """Return the reference's time without the kernel's process, in milliseconds."""
+    def time_reference_alone(self) -> ReferenceTimes:
+        """Return the reference's times without the kernel's process."""
 
 
 class Check(ABC):
@@ -249,31 +248,31 @@ class LeavesTheReferenceAlone(Check):
         return run.settings.kind == "cuda" and run.context.eager_ms is not None
 
     def decide(self, run: KernelUnderTest) -> str:
-        sides = zip(_by_order(run, run.pairs.reference_ms), _by_order(run, run.launching_ms), strict=True)
-        beside_ms, launching_ms = max(sides)
-        if beside_ms <= _slowed_ms(run.context.eager_ms or 0.0):
+        beside = max(_by_order(run))
+        if beside.ms <= _slowed_ms(run.context.eager_ms or 0.0):
             return ""
-        alone_ms = run.time_reference_alone()
-        if beside_ms <= _slowed_ms(alone_ms):
+        alone = run.time_reference_alone()
+        if beside.ms <= _slowed_ms(alone.ms):
             return ""
-        if beside_ms <= _slowed_ms(launching_ms):
+        found = f"the reference took {beside.ms:.4g} ms with this kernel and {alone.ms:.4g} ms alone"
+        if beside.ms <= _slowed_ms(beside.launching_ms):
+            if beside.ms <= _slowed_ms(alone.ms * beside.core_ms / alone.core_ms):
+                return f"{found}, on a faster core"
             # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
-            run.pairs.reference_ms = [ms * alone_ms / beside_ms for ms in run.pairs.reference_ms]
-            found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
+            run.pairs.reference_ms = [ms * alone.ms / beside.ms for ms in run.pairs.reference_ms]
             run.remarks.append(f"slow launches: {found}; the time alone counts")
             return run.remarks[-1]
-        found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
         if run.others_share > BUSY:  # Other programs can slow a short model's launches.
             busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the CPU, and {found}"
             raise Rejected("error", None, f"{busy}; judge the kernel again later")
         raise Rejected("cheating", SLOWS, found)
 
 
-def _by_order(run: KernelUnderTest, times_ms: Sequence[float]) -> list[float]:
-    """Return the median time of the pairs in which the reference ran first, and of the other pairs, if any."""
-    pairs = list(zip(times_ms, run.pairs.reference_first, strict=True))
-    groups = [[ms for ms, first in pairs if first is wanted] for wanted in (True, False)]
-    return [median(times) for times in groups if times]
+def _by_order(run: KernelUnderTest) -> list[ReferenceTimes]:
+    """Return the median times of the pairs in which the reference ran first, and of the other pairs, if any."""
+    pairs = list(zip(run.references, run.pairs.reference_first, strict=True))
+    groups = [[times for times, first in pairs if first is wanted] for wanted in (True, False)]
+    return [medians(times) for times in groups if times]
 
 
 def _slowed_ms(alone_ms: float) -> float:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -42,21 +42,15 @@ from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
+from engine.evaluation.timing.core_speed import core_ms, on_one_core
 from engine.evaluation.timing.cpu_contention import CpuContention
-from engine.evaluation.timing.one_core import on_one_core
+from engine.evaluation.timing.reference_times import ReferenceTimes, medians
 from engine.evaluation.timing.speedup import counted, timed
 from engine.evaluation.timing.statistics import Pairs
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
 from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launch, Stage, Verdict
 
 _PAIRS, _CLOCK, _DEVICE = POLICY.pairs, POLICY.clock, POLICY.device
-
-
-class _ReferenceTimes(NamedTuple):
-    """One call of the reference: its time, and the time until the call returned, in milliseconds."""
-
-    ms: float
-    launching_ms: float
 
 
 class EvaluationRun:
@@ -82,7 +76,7 @@ class EvaluationRun:
         self.answers = Answers(comparison.Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
         self.pairs = Pairs.none()
-        self.launching_ms: list[float] = []
+        self.references: list[ReferenceTimes] = []
         self.precision = Precision("")
         self.remarks: list[str] = []
         self.calls = self.with_outliers = 0
@@ -250,7 +244,7 @@ class EvaluationRun:
                 problem.inject_outliers(slot, mixture)
             problem.device.synchronize()
 
-        def reference() -> tuple[_ReferenceTimes, list[torch.Tensor]]:
+        def reference() -> tuple[ReferenceTimes, list[torch.Tensor]]:
             times, outputs = self._reference(slot, seed)
             # The model may return the buffer that it writes.
             kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs
@@ -295,7 +289,7 @@ class EvaluationRun:
         self.pairs.reported_ms.append(reported_ms)
         self.pairs.wall_ms.append(wall_ms)
         self.pairs.reference_ms.append(times.ms)
-        self.launching_ms.append(times.launching_ms)
+        self.references.append(times)
         self.pairs.reference_first.append(self._reference_first)
         self.context.empty_kernel.call(self._overhead)
         self.pairs.kernel_ms.append(self._limits.counted_ms(reported_ms, wall_ms))
@@ -345,19 +339,19 @@ class EvaluationRun:
         on_processor = self.settings.kind == "cpu" or self.python
         return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
-    def time_reference_alone(self) -> float:
-        """Time the reference as in the pairs, but without the kernel's process. Return the time in milliseconds."""
+    def time_reference_alone(self) -> ReferenceTimes:
+        """Time the reference as in the pairs, but without the kernel's process. Return the medians."""
         slot = self.problem.arena.slots[0]
         wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
-        times_ms = []
+        times = []
         for index in range(_CLOCK.reference_alone_calls):
             self.context.load_timed(self.problem, index, slot, self.problem.fresh_seed())
             self.problem.device.synchronize()
             time.sleep(wait_s)
-            times_ms.append(self._reference(slot, self.problem.call_seed())[0].ms)
-        return median(times_ms)
+            times.append(self._reference(slot, self.problem.call_seed())[0])
+        return medians(times)
 
-    def _reference(self, slot: Slot, seed: int | None) -> tuple[_ReferenceTimes, list[torch.Tensor]]:
+    def _reference(self, slot: Slot, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
         PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
@@ -365,20 +359,21 @@ class EvaluationRun:
         """
         if self.context.runs_cold:
             self.problem.run(slot)
-        self.problem.bind(slot)
+        forward = self.problem.forward_on(slot)
         if seed is not None:
             torch.manual_seed(seed)
-        outputs: list[list[torch.Tensor]] = []
-        launching_ms: list[float] = []
+        launched: list[tuple[Any, float]] = []
 
         def run() -> None:
             started = time.perf_counter()
-            outputs.append(self.problem.run(slot))
-            launching_ms.append(1e3 * (time.perf_counter() - started))
+            result = forward()
+            launched.append((result, 1e3 * (time.perf_counter() - started)))
 
-        took = self.problem.device.time_ms(run)
-        self._runs_ms += took
-        return _ReferenceTimes(took, launching_ms[0]), outputs[0]
+        on_core_ms = core_ms() if self.settings.kind == "cuda" else 0.0
+        took_ms = self.problem.device.time_ms(run)
+        self._runs_ms += took_ms
+        result, launching_ms = launched[0]
+        return ReferenceTimes(took_ms, launching_ms, on_core_ms), self.problem.output_tensors(result)
 
     def _call(self, place: int, seed: int | None = None) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in

@@ -77,9 +77,9 @@ def time_eager(judged: JudgedProblem) -> Baseline:
     """Time eager PyTorch on the judge's buffers. Raises whatever the model raises."""
     slot = judged.arena.slots[0]
     judged.trial(0).load(slot)
-    judged.bind(slot)
+    forward = judged.forward_on(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
-    return Baseline("eager", time_repeatedly(judged.device, lambda _: judged.run(slot)), precision, note)
+    return Baseline("eager", time_repeatedly(judged.device, lambda _: forward()), precision, note)
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
@@ -89,7 +89,6 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
     slot = judged.arena.slots[0]
     trial = judged.trial(0)
     trial.load(slot)
-    judged.bind(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
     try:
         _own_buffers(judged.timed.model)
@@ -102,7 +101,8 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
-        timed = time_repeatedly(judged.device, lambda _: judged.run(slot), _DEVICE.compiled_s)
+        forward = judged.forward_on(slot)
+        timed = time_repeatedly(judged.device, lambda _: forward(), _DEVICE.compiled_s)
         others = 0.0 if judged.device.cuda else contention.share()
         return Baseline("compile", timed, precision, note, others=others)
     except Exception as error:

@@ -81,7 +81,7 @@ def test_the_reference_runs_on_mixed_weights(judged: JudgedProblem) -> None:
     slot = judged.arena.slots[0]
     trial = judged.trial(0)
     trial.load(slot)
-    judged.bind(slot)
+    judged.forward_on(slot)
 
     assert torch.allclose(judged.run(slot)[0], trial.expected[0])
     slot.weights[2].add_(1)
@@ -200,7 +200,7 @@ def test_an_honest_kernel_of_a_problem_larger_than_the_trials_memory_is_correct(
 def test_drawing_a_trial_leaves_the_timed_reference_as_it_is(judged: JudgedProblem) -> None:
     slot = judged.arena.slots[1]
     judged.load_mixed(0, slot, 3)
-    judged.bind(slot)
+    judged.forward_on(slot)
     before = [tensor.clone() for tensor in (*slot.weights, *judged.run(slot))]
     judged._kept.clear()
 

@@ -1,23 +1,36 @@
-"""Keep the judge and a kernel's process on the same core of the processor."""
+"""Make times of launches from Python comparable although the processor's cores differ in speed.
+
+A core can be half as fast as another while its neighboring hardware thread is busy, even in another virtual machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _current_core = ctypes.CDLL(None).sched_getcpu  # Python's os module lacks this function.
 
 
+_ITERATIONS = 2000
+
+
+def core_ms() -> float:
+    """Return the time of a fixed loop on the current core, about 0.1 ms. A slow core takes longer."""
+    started, total = time.perf_counter(), 0
+    for number in range(_ITERATIONS):
+        total += number * number
+    return 1e3 * (time.perf_counter() - started)
+
+
 @contextmanager
 def on_one_core(pid: int) -> Iterator[None]:
     """While the context is open, keep this thread and the main thread of process ``pid`` on this thread's current core.
 
-    A core can be half as fast as another while its neighboring hardware thread is busy, even in another virtual
-    machine. Times of two processes that launch from Python are comparable only on one core. This costs nothing if only
-    one of the two processes runs at a time.
+    Only one of the two processes may run at a time.
     """
     core = {_current_core()}
     mine, theirs = os.sched_getaffinity(0), _cores_of(pid)
