@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from ctypes import c_size_t, c_uint64, c_void_p
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 
 import psutil
@@ -45,7 +45,8 @@ class JudgeDevice:
         """
         if not self.cuda:
             return 0
-        once_ms = min(self._event_ms(self._evict, 1) for _ in range(_DEVICE.flushes_timed))
+        eviction = self._eviction_on(torch.cuda.current_stream())
+        once_ms = min(self._event_ms(eviction, 1) for _ in range(_DEVICE.flushes_timed))
         return ceil(_DEVICE.launched_ms / once_ms)
 
     def time_ms(self, call: Callable[[], object]) -> float:
@@ -59,18 +60,22 @@ class JudgeDevice:
         return self._event_ms(call, self.flushes)
 
     def _event_ms(self, call: Callable[[], object], flushes: int) -> float:
+        stream = torch.cuda.current_stream()
+        eviction = self._eviction_on(stream)
         for _ in range(flushes):
-            self._evict()
-        self._start.record()
+            eviction()
+        self._start.record(stream)
         call()
-        self._stop.record()
+        self._stop.record(stream)
         torch.cuda.synchronize()
         return float(self._start.elapsed_time(self._stop))
 
-    def _evict(self) -> None:
-        """Evict the L2 cache exactly as the runner does, so that both processes launch a timed call equally early."""
+    def _eviction_on(self, stream: torch.cuda.Stream) -> Callable[[], None]:
+        """Return a function that evicts the L2 cache as the runner does, so that both launch a timed call equally
+        early.
+        """
         address, size = c_uint64(self._flush.data_ptr()), c_size_t(self._flush.nbytes)
-        self._driver.call("cuMemsetD8Async", address, 0, size, c_void_p(torch.cuda.current_stream().cuda_stream))
+        return partial(self._driver.call, "cuMemsetD8Async", address, 0, size, c_void_p(stream.cuda_stream))
 
     def least_ms(self) -> float:
         """Return the minimum time of any GPU call, in milliseconds: two events around almost no work. Return 0 on a

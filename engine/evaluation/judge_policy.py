@@ -249,7 +249,7 @@ class RunoffPolicy(Struct, frozen=True):
 class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
-    cold_up_to_ms: float = 5.0
+    cold_up_to_ms: float = 12.0
     """For work that takes longer than this, cold first launches from Python make no measurable difference."""
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed

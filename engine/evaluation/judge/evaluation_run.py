@@ -245,7 +245,7 @@ class EvaluationRun:
             problem.device.synchronize()
 
         def reference() -> tuple[ReferenceTimes, list[torch.Tensor]]:
-            times, outputs = self._reference(slot, seed)
+            times, outputs = self._reference(place, seed)
             # The model may return the buffer that it writes.
             kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs
             return times, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
@@ -341,24 +341,25 @@ class EvaluationRun:
 
     def time_reference_alone(self) -> ReferenceTimes:
         """Time the reference as in the pairs, but without the kernel's process. Return the medians."""
-        slot = self.problem.arena.slots[0]
         wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
         times = []
         for index in range(_CLOCK.reference_alone_calls):
-            self.context.load_timed(self.problem, index, slot, self.problem.fresh_seed())
+            self.context.load_timed(self.problem, index, self.problem.arena.slots[0], self.problem.fresh_seed())
             self.problem.device.synchronize()
             time.sleep(wait_s)
-            times.append(self._reference(slot, self.problem.call_seed())[0])
+            times.append(self._reference(0, self.problem.call_seed())[0])
         return medians(times)
 
-    def _reference(self, slot: Slot, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
+    def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
         PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
         kernel runs once before the timed run.
         """
-        if self.context.runs_cold:
-            self.problem.run(slot)
+        slots = self.problem.arena.slots
+        slot, warming = slots[place], self.context.warming_slot(place)
+        if warming is not None:
+            self.problem.run(slots[warming])
         forward = self.problem.forward_on(slot)
         if seed is not None:
             torch.manual_seed(seed)

@@ -47,9 +47,13 @@ class ProblemContext:
 
     @property
     def runs_cold(self) -> bool:
-        """Whether launches from Python need an untimed call first, because the processor has been doing other work."""
+        """Whether launches from Python need an untimed call first, because the processor has been doing other work.
+
+        For a model that writes its buffers, the untimed call needs a slot of its own.
+        """
         is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.cold_up_to_ms
-        return self.settings.kind == "cuda" and is_short and not self.judged.mutates
+        has_slot = not self.judged.mutates or sum(slot.filled for slot in self.judged.arena.slots) > 1
+        return self.settings.kind == "cuda" and is_short and has_slot
 
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
@@ -73,7 +77,8 @@ class ProblemContext:
         """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is
         necessary.
 
-        If possible, the two slots differ, so that the untimed call leaves no output for the timed call.
+        If possible, the two slots differ, so that the untimed call leaves no output for the timed call, and does
+        not write the timed call's buffers.
         """
         if not self.runs_cold:
             return None

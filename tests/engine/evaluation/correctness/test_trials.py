@@ -209,7 +209,7 @@ def test_drawing_a_trial_leaves_the_timed_reference_as_it_is(judged: JudgedProbl
 
     assert all(torch.equal(one, two) for one, two in zip((*slot.weights, *judged.run(slot)), before, strict=True))
     own_weights = judged.with_own_weights()
-    own_weights.bind(judged.arena.slots[0])
+    own_weights.forward_on(judged.arena.slots[0])
     assert all(torch.equal(one, two) for one, two in zip(judged.run(slot), before[len(slot.weights) :], strict=True))
 
 
