@@ -43,7 +43,7 @@ METRICS: dict[str, str] = {
     "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy",
     "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles that issue instructions",
     "smsp__thread_inst_executed_per_inst_executed.ratio": "active threads per instruction",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor cores, of peak",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": "tensor cores, of peak",
     "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "stalled on global memory",
     "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio": "stalled on shared memory",
     "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "stalled at a barrier",

@@ -23,7 +23,7 @@ FIGURES: dict[str, str] = {
     DRAM: "DRAM",
     MEMORY: "memory system",
     SM: "SM pipes",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor cores",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": "tensor cores",
     "lts__t_sector_hit_rate.pct": "L2 hits",
     "l1tex__t_sector_hit_rate.pct": "L1 hits",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "active warps",
