@@ -289,6 +289,8 @@ class DevicePolicy(Struct, frozen=True):
     """Time after which the judge times no more baseline calls."""
     warm_up: int = 2
     """Number of untimed calls before the timed calls."""
+    core_iterations: int = 2000
+    """Iterations of the loop that measures a core's speed, about 0.1 ms."""
     compiled_s: float = 0.2
     """Minimum time for the ``torch.compile`` baseline."""
     compile_process_s: int = 600

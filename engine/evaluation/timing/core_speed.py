@@ -12,16 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from engine.evaluation.judge_policy import POLICY
+
 _current_core = ctypes.CDLL(None).sched_getcpu  # Python's os module lacks this function.
-
-
-_ITERATIONS = 2000
 
 
 def core_ms() -> float:
     """Return the time of a fixed loop on the current core, about 0.1 ms. A slow core takes longer."""
     started, total = time.perf_counter(), 0
-    for number in range(_ITERATIONS):
+    for number in range(POLICY.device.core_iterations):
         total += number * number
     return 1e3 * (time.perf_counter() - started)
 
