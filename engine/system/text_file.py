@@ -6,12 +6,14 @@ The reader accepts only ordinary files of plausible size.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from engine.exit_codes import ExitCode
+from engine.suggestions import did_you_mean
 
 MOST_BYTES = 1 << 20
 """Maximum size of a kernel, problem or config: a thousand times the usual size."""
@@ -49,7 +51,7 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict
             _refuse(path, os.fstat(file.fileno()), most_bytes)
             content = file.read(most_bytes + 1)
     except FileNotFoundError:
-        raise UnreadableFile(path, "no such file") from None
+        raise UnreadableFile(path, f"no such file{_similar_file(path)}") from None
     except (OSError, ValueError) as error:
         raise UnreadableFile(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return _decoded(path, content, most_bytes, errors)
@@ -80,3 +82,11 @@ def _decoded(path: Path | str, content: bytes, most_bytes: int, errors: str) -> 
         return content.decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UnreadableFile(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+
+
+def _similar_file(path: Path) -> str:
+    """Return a suggestion if the directory has a file with a similar name."""
+    with contextlib.suppress(OSError):
+        near = did_you_mean(path.name, [one.name for one in path.parent.iterdir() if one.is_file()])
+        return near if path.parent == Path() else near.replace(" mean ", f" mean {path.parent}/")
+    return ""

@@ -8,8 +8,8 @@ from textual.strip import Strip
 
 from engine.config.tolerance import short_caption
 from engine.session.records.events import BY_HAND
-from engine.session.records.speedup_text import speedup
-from engine.session.records.verdict_text import speedup_words
+from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.verdict_text import is_uncertain, speedup_words
 from engine.session.state.nodes import TRANSFORMATION
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.compare.change import change_against_parent, change_words
@@ -82,7 +82,8 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     if idea.waiting is not None:
         lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
         lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
-    lines += _facts(idea.data, palette)
+    parent = model.state.variants.get(idea.parent or "")
+    lines += _facts(idea.data, palette, uncertain=parent is not None and is_uncertain(parent.verdict))
     if idea.parent is not None:
         lines.append(field("parent", idea.parent, palette))
     if idea.variants:
@@ -97,17 +98,20 @@ def _author(idea: IdeaState) -> str:
     return f"{idea.proposer}, seeded by hand" if idea.by_hand and idea.proposer != BY_HAND else idea.proposer
 
 
-def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
-    """Return the data that a proposer recorded with an idea, as text."""
-    return [field(*_fact(str(key), value), palette) for key, value in data.items()]
+def _facts(data: dict[str, Any], palette: Palette, *, uncertain: bool = False) -> list[Strip]:
+    """Return the data that a proposer recorded with an idea, as text.
+
+    ``uncertain``: whether the parent's speedup is uncertain.
+    """
+    return [field(*_fact(str(key), value, uncertain), palette) for key, value in data.items()]
 
 
-def _fact(key: str, value: object) -> tuple[str, str]:
+def _fact(key: str, value: object, uncertain: bool) -> tuple[str, str]:
     """Return a recorded fact as a label and text."""
     if key == TRANSFORMATION:
         return "transform", fmt.transformation_label(one_line(str(value), 600))
     if key == "parent_speedup" and isinstance(value, float):
-        return "parent had", f"{speedup(value)} over eager"
+        return "parent had", f"{marked(speedup(value), uncertain)} over eager"
     return one_line(key, 40).replace("_", " "), one_line(_words(value), 600)
 
 
