@@ -49,15 +49,33 @@ def run_runoff(
 ) -> tuple[Standing, ...]:
     """Return the standings, fastest first. Raises ``FoundOut`` if a correct kernel now fails, and ``RunnerEnded`` for
     other failures.
+
+    On a CPU, each kernel runs in several processes, one after another, because processes with equal code can differ in
+    time. If other programs use the processor, more processes show how far the order depends on them.
     """
+    kind = opened.settings.kind
+    processes, most = list[Mapping[str, list[float]]](), int(_RUNOFF.processes[kind])
+    while len(processes) < most:
+        times_ms, disturbed = _times_in_new_processes(opened, libraries, cancelled)
+        processes.append(times_ms)
+        if disturbed and kind == "cpu":
+            most = _RUNOFF.processes_disturbed
+    return standings(processes, _RUNOFF.tied[kind])
+
+
+def _times_in_new_processes(
+    opened: ProblemContext, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
+) -> tuple[dict[str, list[float]], bool]:
+    """Return each kernel's times in a new process, in milliseconds, and whether other programs used the processor."""
     with ExitStack() as stack:
         runoff = _Runoff(opened, libraries, stack, cancelled)
         runoff.take_rounds()
         try:
-            return standings(runoff.confirmed(), runoff.margin)
+            times_ms = runoff.confirmed()
         except FoundOut:
             runoff.take_rounds()  # These times replace the earlier times, so cheating in earlier calls gains nothing.
-            return standings(runoff.confirmed(), runoff.margin)
+            times_ms = runoff.confirmed()
+        return times_ms, runoff.disturbed
 
 
 class _Runoff:
@@ -72,7 +90,8 @@ class _Runoff:
     ) -> None:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
-        self.margin = _RUNOFF.tied[settings.kind]
+        self._margin = _RUNOFF.tied[settings.kind]
+        self._budget_s = _RUNOFF.budget_s / _RUNOFF.processes[settings.kind]
         self._runners: dict[str, Runner] = {}
         self._bound: set[str] = set()
         """Kernels that use the weights in the judge's buffers."""
@@ -96,6 +115,11 @@ class _Runoff:
         self._times: dict[str, list[float]] = {}
         self._walls: dict[str, list[float]] = {}
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs use the processor. The runners must still be alive."""
+        return self._contention.share() > BUSY
+
     def take_rounds(self) -> None:
         """Time rounds until the order is settled or the time is used up. Raises ``FoundOut`` and ``RunnerEnded``."""
         self._call_overhead.clear()
@@ -106,7 +130,7 @@ class _Runoff:
             self._take_round(number)
             if number + 1 < _RUNOFF.least_rounds:
                 continue
-            if is_settled(self._times, self.margin) or time.perf_counter() - started > _RUNOFF.budget_s:
+            if is_settled(self._times, self._margin) or time.perf_counter() - started > self._budget_s:
                 break
 
     def _take_round(self, number: int) -> None:
@@ -144,7 +168,7 @@ class _Runoff:
             reported, limits = self._times[name], self._limits(name)
             counted = [limits.counted_ms(*both) for both in zip(reported, self._walls[name], strict=True)]
             on_processor = self._settings.kind == "cpu" or limits.python
-            contended = on_processor and self._contention.share() > BUSY
+            contended = on_processor and self.disturbed
             probe = WallClockProbe(self._problem, runner, self._opened.empty_kernel, self._check, contended=contended)
             with _blaming(name):
                 excess_ms, _ = probe.excess_ms(median(counted), limits)
@@ -191,16 +215,21 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
     return True
 
 
-def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure."""
+def standings(processes: Sequence[Mapping[str, list[float]]], margin: float) -> tuple[Standing, ...]:
+    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure.
+
+    ``processes``: each kernel's times in milliseconds in its first process, its second process, and so on. The interval
+    of a ratio also covers the ratio in each process.
+    """
+    times_ms = {name: [ms for times in processes for ms in times[name]] for name in processes[0]}
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():
         _, low, high = statistics.median_interval(_ratios(own, times_ms[fastest]))
         ratio = scores[name] / scores[fastest]
-        rows.append(
-            Standing(name, median(own), ratio, min(low, ratio), max(high, ratio), tied=min(low, ratio) <= 1.0 + margin)
-        )
+        ratios = [low, ratio, high, *(median(_ratios(times[name], times[fastest])) for times in processes)]
+        low, high = min(ratios), max(ratios)
+        rows.append(Standing(name, median(own), ratio, low, high, tied=low <= 1.0 + margin))
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
 
 
