@@ -107,7 +107,7 @@ class Steering:
         if below:
             said += f" and {below} kernel{'s' * (below != 1)} below it"
         if flying:
-            said += f"; cancelled {len(flying)} evaluation{'s' * (len(flying) != 1)}"
+            said += f"; canceled {len(flying)} evaluation{'s' * (len(flying) != 1)}"
         return Outcome(
             said,
             node=node,

@@ -200,7 +200,7 @@ def test_reasons_have_figures() -> None:
     )
     assert (
         why(selection, "v6")
-        == "100% slower than v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected"
+        == "100% slower than v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected for speed"
     )
     assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
@@ -217,11 +217,11 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
     assert selected_because(selection) == ["v8"]
     assert (
         why(selection, "v9")
-        == "58% slower than v8 by separate verdicts (13.55x against 21.41x eager); only 1 is selected"
+        == "58% slower than v8 by separate verdicts (13.55x against 21.41x eager); only 1 is selected for speed"
     )
     assert why(selection, "v11") == (
         "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
-        "eager); its own verdict was 32% faster (31.69x); only 1 is selected"
+        "eager); its own verdict was 32% faster (31.69x); only 1 is selected for speed"
     )
 
 

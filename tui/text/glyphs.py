@@ -18,7 +18,7 @@ class Glyph(NamedTuple):
 GLYPHS: dict[str, Glyph] = {
     "best": Glyph("★", "*", "best", "fastest correct kernel of its problem"),
     "correct": Glyph("●", "o", "good", "correct and timed"),
-    "running": Glyph("◐", ">", "running", "being built, checked or timed"),
+    "running": Glyph("◐", ">", "running", "being built or judged, or waiting for the device"),
     "queued": Glyph("·", ".", "dim", "waiting in the queue, or interrupted"),
     "wrong": Glyph("✗", "x", "bad", "wrong result"),
     "build_error": Glyph("■", "#", "bad", "does not build"),

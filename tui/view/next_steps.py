@@ -50,6 +50,14 @@ def resume_command(model: Model) -> str:
     return f"{command} {' or '.join(f'--{name} N' for name in spendable or ['minutes'])}"
 
 
+def more_time(paths: SessionPaths, state: SessionState) -> str:
+    """Return the option for a larger time limit if the session needs one to resume, otherwise ""."""
+    minutes = state.minutes if state.minutes is not None else limits_of(paths).minutes
+    by_time = state.engine is not None and state.engine.stopped_by_time
+    needed = minutes_needed(minutes, state.search_seconds, by_time=by_time)
+    return f" {_more(needed)}" if needed is not None else ""
+
+
 def _more(needed: float) -> str:
     return f"--minutes N (more than {needed:g})"
 

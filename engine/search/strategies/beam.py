@@ -80,4 +80,4 @@ def _why_dropped(one: Candidate, ranked: Sequence[Candidate], fastest: Sequence[
     if len(siblings) >= max(1, width - 1) and fastest and slowdown(one, best) <= slowdown(fastest[-1], best):
         named, are = " and ".join(siblings), "is" if len(siblings) == 1 else "are"
         return f"{milliseconds(one.ms)}, but {named} of the same idea {one.idea} {are} already selected"
-    return f"{against(one, best, ranked)}; only {width} {'is' if width == 1 else 'are'} selected"
+    return f"{against(one, best, ranked)}; only {width} {'is' if width == 1 else 'are'} selected for speed"

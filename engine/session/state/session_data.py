@@ -246,7 +246,8 @@ class SessionData(Struct):
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
         Otherwise, or if that kernel was later pruned or failed, or a restored one beats it, return the round's fastest
-        kernel. For an open round, the round's end is now.
+        kernel in the round's runoff, or by verdict if the runoff timed none of the round. For an open round, the
+        round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -254,6 +255,10 @@ class SessionData(Struct):
         best = self._best_at_end(round_)
         if best is not None and best.round == number:
             return best
+        for name in (one.variant for one in round_.standings):
+            kernel = self.variants.get(name)
+            if kernel is not None and kernel.round == number and kernel.correct and not self.is_pruned(name):
+                return kernel
         return self.variants.get(round_.best) if round_.best is not None else None
 
     def _best_at_end(self, round_: RoundState) -> VariantState | None:

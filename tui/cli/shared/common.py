@@ -72,9 +72,9 @@ def _sessions_to_name(error: click.ClickException) -> str:
     """Return the newest sessions if the command lacks its SESSION, otherwise ""."""
     if not isinstance(error, click.MissingParameter) or error.param is None or error.param.name != "session":
         return ""
-    files = sessions_root(error.ctx).glob("*/session.db*")
-    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
-    names = list(dict.fromkeys(file.parent.name for file in newest))[:MOST_SESSIONS]
+    from engine.session.store import list_sessions
+
+    names = [one.name for one in list_sessions(sessions_root(error.ctx))[:MOST_SESSIONS]]
     return f" Sessions, newest first: {', '.join(names)}" if names else ""
 
 
