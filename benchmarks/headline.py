@@ -433,7 +433,7 @@ def measure_column(column: str, settings: JudgeSettings) -> None:
                 compare_in_double(outputs, expected, exact, limits) is not None
             )
         least_s = POLICY.device.compiled_s if column in ("compile", "max_autotune") else 0.0
-        timing = time_repeatedly(judged.device, lambda _: judged.run(slot), least_s)
+        timing = time_repeatedly(judged.device, partial(judged.forward_on, slot), least_s)
     print("\n" + msgspec.json.encode({"timing": timing, "meets": meets}).decode(), flush=True)
 
 

@@ -233,11 +233,11 @@ class RunoffPolicy(Struct, frozen=True):
     most_rounds: int = 60
     """Maximum rounds."""
     processes: PerDevice = PerDevice(2, 1)
-    """Processes per kernel, one after another. On a CPU, they differ in time."""
-    processes_disturbed: int = 4
-    """Processes per kernel on a CPU that other programs use."""
-    budget_s: float = 2.0
-    """Time after which a runoff starts no new round, for all processes together."""
+    """Timing processes per kernel, one after another. On a CPU, processes with equal code differ in speed."""
+    processes_disturbed: PerDevice = PerDevice(4, 1)
+    """Timing processes per kernel if other programs use the processor."""
+    budget_s: PerDevice = PerDevice(1.0, 2.0)
+    """Time after which a timing process starts no new round."""
     narrow: float = 0.01
     """A kernel's rank counts as settled when its interval's half width is at most this."""
     sure: float = 0.999

@@ -172,7 +172,7 @@ def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: Kernel
     raised = kernel_tui("budget", "demo", "--minutes", "6", "--tokens", "2000000")
     assert raised.returncode == ExitCode.FAILURE
     assert raised.stderr.endswith("kernel-tui resume demo --minutes 6 --tokens 2000000\n")
-    assert kernel_tui("pause", "demo").stderr.endswith("Resume it first: kernel-tui resume demo\n")
+    assert kernel_tui("pause", "demo").stderr.endswith("resume demo --minutes N (more than 2)\n")
 
 
 def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from engine.session.budget import RESERVE_SHARE
+from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
 from engine.session.records.events import LARGER_LIMIT
-from engine.session.store import SessionPaths
+from engine.session.records.requests import ChangeBudget
+from engine.session.store import SessionPaths, SessionReader
 from tui.text.program import program
 from tui.view.activity import unwritable
-from tui.view.source import argument_of, limits_of
+from tui.view.source import Limits, argument_of, limits_of
 
 if TYPE_CHECKING:
     from engine.session.state.session_state import SessionState
@@ -46,16 +47,53 @@ def resume_command(model: Model) -> str:
         return f"{command} {_more(needed)}"
     if engine is None or engine.stopped != "budget":
         return command
-    spendable = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
-    return f"{command} {' or '.join(f'--{name} N' for name in spendable or ['minutes'])}"
+    return f"{command} {_spendable(limits)}"
 
 
-def more_time(paths: SessionPaths, state: SessionState) -> str:
-    """Return the option for a larger time limit if the session needs one to resume, otherwise ""."""
-    minutes = state.minutes if state.minutes is not None else limits_of(paths).minutes
+def option_to_resume(paths: SessionPaths, state: SessionState) -> str:
+    """Return the option that the session needs to resume, such as ``--rounds N``; "" if it needs none."""
+    if state.finished:
+        return "--rounds N"
+    if (spent := minutes_spent(paths, state)) is not None:
+        return _more(spent[1])
+    if state.engine is None or state.engine.stopped != "budget":
+        return ""
+    return _spendable(limits_of(paths))
+
+
+def minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """Return the used-up limit in minutes and the value that a new limit must exceed, or None if time is left."""
+    found = minutes_left(paths, state)
+    if found is None or _limits_wait(paths, state):
+        return None
     by_time = state.engine is not None and state.engine.stopped_by_time
-    needed = minutes_needed(minutes, state.search_seconds, by_time=by_time)
-    return f" {_more(needed)}" if needed is not None else ""
+    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_time=by_time)
+    return (found[0], needed) if needed is not None else None
+
+
+def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """Return the limit in minutes and the remaining seconds, or None without a limit."""
+    limits = limits_of(paths)
+    budget = budget_of(state, limits.minutes, limits.rounds or 0)
+    return (
+        None
+        if budget.minutes is None
+        else (budget.minutes, budget.left_s(elapsed_s(state, state.last_moment(state.heard_at))))
+    )
+
+
+def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
+    """Return whether a request for new limits is pending."""
+    with SessionReader(paths) as reader:
+        return any(
+            isinstance(sent.command, ChangeBudget) and sent.id not in state.handled for sent in reader.commands()
+        )
+
+
+def _spendable(limits: Limits) -> str:
+    """Return the options of which one must raise a used-up budget other than time."""
+    names = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
+    return " or ".join(f"--{name} N" for name in names or ["minutes"])
 
 
 def _more(needed: float) -> str:

@@ -336,8 +336,12 @@ class JudgedProblem:
 
     # Runs of the model
 
+    def bind(self, slot: Slot) -> None:
+        """Bind the slot's weights to the timed reference."""
+        self.timed.bind(slot)
+
     def forward_on(self, slot: Slot) -> Callable[[], Any]:
-        """Return the timed reference's forward pass on the slot's inputs and weights."""
+        """Return the timed reference's forward pass on the slot's inputs and weights. Call it only once."""
         return self.timed.forward_on(slot)
 
     def output_tensors(self, result: Any) -> list[torch.Tensor]:

@@ -156,8 +156,8 @@ class Reference:
         return self.output_tensors(self.forward_on(leaves)())
 
     def forward_on(self, leaves: Sequence[Any]) -> Callable[[], Any]:
-        """Return a function that runs one forward pass and returns its result. Arranging the arguments takes no part of
-        the function's time.
+        """Return a function that runs one forward pass and returns its result. Call it only once, because the model may
+        change lists and dicts among its arguments. The function's time excludes arranging the arguments.
         """
         model, arguments = self.model, self.arguments(leaves)
 

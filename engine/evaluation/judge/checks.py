@@ -21,8 +21,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.runner import Runner
 from engine.evaluation.timing.clocks import check_report
-from engine.evaluation.timing.reference_times import ReferenceTimes, medians
-from engine.evaluation.timing.statistics import Pairs
+from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
 from engine.session.records.verdict import BUSY
 
 SLOWS = "slows the reference"
@@ -85,6 +84,11 @@ class KernelUnderTest(Protocol):
     def measure_precision(self) -> Precision:
         """Return the precision of a sample of the timed calls."""
 
+    def keep_fast_cores(self, core_ms: float) -> bool:
+        """Keep only the pairs that ran on cores about as fast as ``core_ms``. Return whether enough remain; otherwise,
+        all pairs stay.
+        """
+
     def time_reference_alone(self) -> ReferenceTimes:
         """Return the reference's times without the kernel's process."""
 
@@ -134,6 +138,16 @@ class RightOnFreshInputs(Check):
             run.trial(index, index % min(POLICY.device.trial_slots, run.slots))
         weights = "the same weights" if run.problem.keeps_weights else "changed weights"
         return f"{run.settings.trials} trials, {weights}, two poison patterns"
+
+
+class MapsNoLibrary(Check):
+    """Before timing, no library that could do the work is mapped into a compiled kernel's process."""
+
+    name, threat = "libraries", "library"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        run.libraries.look_at_process(run.runner)
+        return ""
 
 
 class RunsInOneProcess(Check):
@@ -227,7 +241,7 @@ class UsesNoLibrary(Check):
     """In an extra call, operators and libraries do no more than the permitted share of the work. No library that could
     do the work is mapped into the kernel's process.
 
-    The check follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
+    The extra call follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
     """
 
     name, threat = "libraries", "library"
@@ -256,8 +270,8 @@ class LeavesTheReferenceAlone(Check):
             return ""
         found = f"the reference took {beside.ms:.4g} ms with this kernel and {alone.ms:.4g} ms alone"
         if beside.ms <= _slowed_ms(beside.launching_ms):
-            if beside.ms <= _slowed_ms(alone.ms * beside.core_ms / alone.core_ms):
-                return f"{found}, on a faster core"
+            if run.keep_fast_cores(alone.core_ms) and max(_by_order(run)).ms <= _slowed_ms(alone.ms):
+                return f"{found}, on a faster core; only pairs on cores as fast count"
             # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
             run.pairs.reference_ms = [ms * alone.ms / beside.ms for ms in run.pairs.reference_ms]
             run.remarks.append(f"slow launches: {found}; the time alone counts")
@@ -272,7 +286,7 @@ def _by_order(run: KernelUnderTest) -> list[ReferenceTimes]:
     """Return the median times of the pairs in which the reference ran first, and of the other pairs, if any."""
     pairs = list(zip(run.references, run.pairs.reference_first, strict=True))
     groups = [[times for times, first in pairs if first is wanted] for wanted in (True, False)]
-    return [medians(times) for times in groups if times]
+    return [ReferenceTimes.medians(times) for times in groups if times]
 
 
 def _slowed_ms(alone_ms: float) -> float:
@@ -280,7 +294,7 @@ def _slowed_ms(alone_ms: float) -> float:
 
 
 WHILE_LOADING = (NamesNoLibrary(), Loads())
-WHILE_CHECKING = (RightOnFreshInputs(),)
+WHILE_CHECKING = (RightOnFreshInputs(), MapsNoLibrary())
 WHILE_TIMING = (
     RunsInOneProcess(),
     RightWhileTimed(),

@@ -42,11 +42,9 @@ from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
-from engine.evaluation.timing.core_speed import core_ms, on_one_core
-from engine.evaluation.timing.cpu_contention import CpuContention
-from engine.evaluation.timing.reference_times import ReferenceTimes, medians
+from engine.evaluation.timing.cpu_contention import CpuContention, core_ms, on_one_core
 from engine.evaluation.timing.speedup import counted, timed
-from engine.evaluation.timing.statistics import Pairs
+from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
 from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launch, Stage, Verdict
 
@@ -339,6 +337,17 @@ class EvaluationRun:
         on_processor = self.settings.kind == "cpu" or self.python
         return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
+    def keep_fast_cores(self, core_ms: float) -> bool:
+        """Keep only the pairs that ran on cores about as fast as ``core_ms``. Return whether enough remain; otherwise,
+        all pairs stay.
+        """
+        most_ms = _CLOCK.reference_slowed * core_ms
+        fast = [index for index, times in enumerate(self.references) if times.core_ms <= most_ms]
+        if len(fast) < _PAIRS.least:
+            return False
+        self.pairs, self.references = self.pairs.only(fast), [self.references[index] for index in fast]
+        return True
+
     def time_reference_alone(self) -> ReferenceTimes:
         """Time the reference as in the pairs, but without the kernel's process. Return the medians."""
         wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
@@ -348,7 +357,7 @@ class EvaluationRun:
             self.problem.device.synchronize()
             time.sleep(wait_s)
             times.append(self._reference(0, self.problem.call_seed())[0])
-        return medians(times)
+        return ReferenceTimes.medians(times)
 
     def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.

@@ -37,15 +37,15 @@ _DEVICE = POLICY.device
 _REASON_CHARS = POLICY.sandbox.reason_chars
 
 
-def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
-    """Time ``call`` repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
+def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], object]], least_s: float = 0.0) -> Timing:
+    """Time calls repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
 
-    ``call`` receives the index of the repetition. On a GPU, an untimed call precedes each short call, because launches
+    ``prepare`` returns the next call. On a GPU, an untimed call precedes each short call, because launches
     become slower after a pause. Pairs of reference and kernel include the same untimed call. On a CPU, the result
     excludes disturbed times.
     """
-    for index in range(_DEVICE.warm_up):
-        device.time_ms(lambda index=index: call(index))  # type: ignore[misc]
+    for _ in range(_DEVICE.warm_up):
+        device.time_ms(prepare())
     times: list[float] = []
     started = time.perf_counter()
     while (
@@ -53,10 +53,9 @@ def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s:
         or (spent_s := time.perf_counter() - started) < least_s
         or (len(times) < _DEVICE.eager_most and spent_s < _DEVICE.eager_s)
     ):
-        index = len(times)
         if device.cuda and (not times or times[-1] <= _DEVICE.cold_up_to_ms):
-            call(index)
-        times.append(device.time_ms(lambda: call(index)))  # noqa: B023 - called at once
+            prepare()()
+        times.append(device.time_ms(prepare()))
     return statistics.summarize(times if device.cuda else undisturbed_times(times))
 
 
@@ -77,9 +76,8 @@ def time_eager(judged: JudgedProblem) -> Baseline:
     """Time eager PyTorch on the judge's buffers. Raises whatever the model raises."""
     slot = judged.arena.slots[0]
     judged.trial(0).load(slot)
-    forward = judged.forward_on(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
-    return Baseline("eager", time_repeatedly(judged.device, lambda _: forward()), precision, note)
+    return Baseline("eager", time_repeatedly(judged.device, partial(judged.forward_on, slot)), precision, note)
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
@@ -101,8 +99,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
-        forward = judged.forward_on(slot)
-        timed = time_repeatedly(judged.device, lambda _: forward(), _DEVICE.compiled_s)
+        timed = time_repeatedly(judged.device, partial(judged.forward_on, slot), _DEVICE.compiled_s)
         others = 0.0 if judged.device.cuda else contention.share()
         return Baseline("compile", timed, precision, note, others=others)
     except Exception as error:

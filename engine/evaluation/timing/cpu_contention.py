@@ -1,15 +1,23 @@
-"""Measure what disturbs a kernel on the processor: other programs, and waits for a core."""
+"""Measure what disturbs a kernel on the processor: other programs, waits for a core, and slow cores.
+
+A core can be half as fast as another while its neighboring hardware thread is busy, even in another virtual machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from engine.evaluation.judge_policy import POLICY
 from engine.session.records.verdict import BUSY
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_current_core = ctypes.CDLL(None).sched_getcpu  # Python's os module lacks this function.
 
 
 def processor_s(pid: int | None) -> float:
@@ -91,3 +99,51 @@ def _idle_s() -> float:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return (int(fields[4]) + int(fields[5])) / _TICKS_PER_S
     return 0.0
+
+
+def core_ms() -> float:
+    """Return the time of a fixed loop on the current core, about 0.1 ms. A slow core takes longer."""
+    started, total = time.perf_counter(), 0
+    for number in range(POLICY.device.core_iterations):
+        total += number * number
+    return 1e3 * (time.perf_counter() - started)
+
+
+@contextmanager
+def on_one_core(*pids: int) -> Iterator[None]:
+    """While the context is open, keep this thread and the main threads of other processes on this thread's current
+    core.
+
+    Only one of these processes may run at a time: the judge stops the kernels' processes between their calls.
+    Afterwards, all threads of the other processes may use the cores that their main thread had before, because threads
+    that start while the context is open inherit the single core.
+    """
+    core, mine = {_current_core()}, os.sched_getaffinity(0)
+    before = {pid: _cores_of(pid) for pid in pids}
+    try:
+        if core <= mine:  # The function returns -1 if the system does not know the core.
+            _keep([0, *pids], core)
+        yield
+    finally:
+        for pid, cores in before.items():
+            _keep(_threads_of(pid), cores)
+        _keep([0], mine)
+
+
+def _cores_of(pid: int) -> set[int]:
+    with contextlib.suppress(OSError):
+        return os.sched_getaffinity(pid)
+    return set()
+
+
+def _threads_of(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - only the names
+    return []
+
+
+def _keep(threads: Sequence[int], cores: set[int]) -> None:
+    """Restrict threads to ``cores`` if they are still alive and the system permits it."""
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread, cores)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits, check_report
-from engine.evaluation.timing.cpu_contention import CpuContention
+from engine.evaluation.timing.cpu_contention import CpuContention, on_one_core
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
 from engine.session.records.verdict import BUSY, Standing
 
@@ -54,13 +54,13 @@ def run_runoff(
     time. If other programs use the processor, more processes show how far the order depends on them.
     """
     kind = opened.settings.kind
-    processes, most = list[Mapping[str, list[float]]](), int(_RUNOFF.processes[kind])
-    while len(processes) < most:
+    by_process, most = list[Mapping[str, list[float]]](), _RUNOFF.processes[kind]
+    while len(by_process) < most:
         times_ms, disturbed = _times_in_new_processes(opened, libraries, cancelled)
-        processes.append(times_ms)
-        if disturbed and kind == "cpu":
-            most = _RUNOFF.processes_disturbed
-    return standings(processes, _RUNOFF.tied[kind])
+        by_process.append(times_ms)
+        if disturbed:
+            most = _RUNOFF.processes_disturbed[kind]
+    return standings(by_process, _RUNOFF.tied[kind])
 
 
 def _times_in_new_processes(
@@ -68,7 +68,7 @@ def _times_in_new_processes(
 ) -> tuple[dict[str, list[float]], bool]:
     """Return each kernel's times in a new process, in milliseconds, and whether other programs used the processor."""
     with ExitStack() as stack:
-        runoff = _Runoff(opened, libraries, stack, cancelled)
+        runoff = _TimingProcesses(opened, libraries, stack, cancelled)
         runoff.take_rounds()
         try:
             times_ms = runoff.confirmed()
@@ -78,8 +78,8 @@ def _times_in_new_processes(
         return times_ms, runoff.disturbed
 
 
-class _Runoff:
-    """The kernels of one runoff, and their times in the last rounds. The kernels' runners live as long as ``stack``."""
+class _TimingProcesses:
+    """One process per kernel, and the kernels' times in the last rounds. The processes live as long as ``stack``."""
 
     def __init__(
         self,
@@ -91,7 +91,9 @@ class _Runoff:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
         self._margin = _RUNOFF.tied[settings.kind]
-        self._budget_s = _RUNOFF.budget_s / _RUNOFF.processes[settings.kind]
+        python = [self._runners[name].pid for name, library in libraries.items() if library.suffix == ".py"]
+        self._launching = python if settings.kind == "cuda" else []
+        """Processes that launch GPU work from Python, whose times depend on the core's speed."""
         self._runners: dict[str, Runner] = {}
         self._bound: set[str] = set()
         """Kernels that use the weights in the judge's buffers."""
@@ -127,10 +129,14 @@ class _Runoff:
         self._walls = {name: [] for name in self._libraries}
         started = time.perf_counter()
         for number in range(-1, _RUNOFF.most_rounds):
-            self._take_round(number)
+            with on_one_core(*self._launching) if self._launching else nullcontext():
+                self._take_round(number)
             if number + 1 < _RUNOFF.least_rounds:
                 continue
-            if is_settled(self._times, self._margin) or time.perf_counter() - started > self._budget_s:
+            if (
+                is_settled(self._times, self._margin)
+                or time.perf_counter() - started > _RUNOFF.budget_s[self._settings.kind]
+            ):
                 break
 
     def _take_round(self, number: int) -> None:
@@ -215,19 +221,20 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
     return True
 
 
-def standings(processes: Sequence[Mapping[str, list[float]]], margin: float) -> tuple[Standing, ...]:
+def standings(by_process: Sequence[Mapping[str, list[float]]], margin: float) -> tuple[Standing, ...]:
     """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure.
 
-    ``processes``: each kernel's times in milliseconds in its first process, its second process, and so on. The interval
-    of a ratio also covers the ratio in each process.
+    ``by_process``: each kernel's times in milliseconds in its first timing process, its second, and so on. Each process
+    contributes equally many rounds. The interval of a ratio also covers the ratio in each process.
     """
-    times_ms = {name: [ms for times in processes for ms in times[name]] for name in processes[0]}
+    rounds = min(len(own) for times in by_process for own in times.values())
+    times_ms = {name: [ms for times in by_process for ms in times[name][:rounds]] for name in by_process[0]}
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():
         _, low, high = statistics.median_interval(_ratios(own, times_ms[fastest]))
         ratio = scores[name] / scores[fastest]
-        ratios = [low, ratio, high, *(median(_ratios(times[name], times[fastest])) for times in processes)]
+        ratios = [low, ratio, high, *(median(_ratios(times[name], times[fastest])) for times in by_process)]
         low, high = min(ratios), max(ratios)
         rows.append(Standing(name, median(own), ratio, low, high, tied=low <= 1.0 + margin))
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))

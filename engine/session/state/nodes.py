@@ -132,10 +132,11 @@ class RoundState(Struct):
     """A problem's round.
 
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
-    it leads the round (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned
-    variant with the highest speedup over eager. Variants that lost a runoff of this or an earlier round do not qualify
-    (``engine.session.state.ranking.lead``). ``pruned`` lists the nodes that were pruned when the round reached
-    ``reached``. If a restored kernel below one of them beats ``reached``, ``best`` leads.
+    it leads the round (``SessionData.leader_of_round``). Otherwise, the round's fastest kernel in the round's runoff
+    leads. Without one, ``best`` leads: the round's correct, unpruned variant with the highest speedup over eager.
+    Variants that lost a runoff of this or an earlier round do not qualify (``engine.session.state.ranking.lead``).
+    ``pruned`` lists the nodes that were pruned when the round reached ``reached``. If a restored kernel below one of
+    them beats ``reached``, ``best`` leads.
     """
 
     problem: str

@@ -245,9 +245,9 @@ class SessionData(Struct):
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
-        Otherwise, or if that kernel was later pruned or failed, or a restored one beats it, return the round's fastest
-        kernel in the round's runoff, or by verdict if the runoff timed none of the round. For an open round, the
-        round's end is now.
+        If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Without
+        one, or if the best kernel was later pruned or failed, or a restored one beats it, return ``RoundState.best``.
+        For an open round, the round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -255,7 +255,7 @@ class SessionData(Struct):
         best = self._best_at_end(round_)
         if best is not None and best.round == number:
             return best
-        for name in (one.variant for one in round_.standings):
+        for name in (one.variant for one in round_.standings if best is not None):
             kernel = self.variants.get(name)
             if kernel is not None and kernel.round == number and kernel.correct and not self.is_pruned(name):
                 return kernel

@@ -26,8 +26,8 @@ from tui.cli.search.watch import Beginning
 from tui.cli.shared.common import Failure, count, find
 from tui.console.echo import echo
 from tui.text.program import program
-from tui.view.next_steps import minutes_are_spent, minutes_needed, spent_in_words
-from tui.view.source import argument_of, limits_of
+from tui.view.next_steps import minutes_are_spent, minutes_left, minutes_spent, spent_in_words
+from tui.view.source import argument_of
 
 if TYPE_CHECKING:
     from engine.config.schema import Config, ConfigError, Fault
@@ -286,7 +286,7 @@ def _resumed(
             echo(_has_changed(config, paths, changed), err=True)
         return _again(paths, limits)
     if (reason := _nothing_left(paths, state)) is not None:
-        spent = _minutes_spent(paths, state)
+        spent = minutes_spent(paths, state)
         if asks and spent is not None and not changed and limits is None:
             return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0]) or ""
         return reason
@@ -294,7 +294,7 @@ def _resumed(
         if changed:
             echo(_has_changed(config, paths, changed), err=True)
         return _again(paths, None)
-    if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
+    if state.engine is not None and state.engine.stopped == "budget" and (left := minutes_left(paths, state)):
         verdicts += f", {left[1] / 60:.1f} of its {left[0]:g} minutes left"
     unfinished = f"{name} is unfinished ({verdicts})"
     if not running and state.engine is not None and state.engine.stopped is None:
@@ -360,39 +360,6 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Return why a resumed search would end immediately and how to continue, or None if work is left."""
     if state.finished:
         return f"{paths.name}: the search is finished. Add rounds with: {program()} resume {paths.name} --rounds N"
-    if (spent := _minutes_spent(paths, state)) is None:
+    if (spent := minutes_spent(paths, state)) is None:
         return None
     return f"{paths.name}: {spent_in_words(*spent, argument_of(paths))}"
-
-
-def _minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
-    """Return the used-up limit in minutes and the value that a new limit must exceed, or None if time is left."""
-    found = _minutes_left(paths, state)
-    if found is None or _limits_wait(paths, state):
-        return None
-    from engine.session.budget import elapsed_s
-
-    by_time = state.engine is not None and state.engine.stopped_by_time
-    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_time=by_time)
-    return (found[0], needed) if needed is not None else None
-
-
-def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
-    """Return the limit in minutes and the remaining seconds, or None without a limit."""
-    from engine.session.budget import budget_of, elapsed_s
-
-    limits = limits_of(paths)
-    budget = budget_of(state, limits.minutes, limits.rounds or 0)
-    return (
-        None
-        if budget.minutes is None
-        else (budget.minutes, budget.left_s(elapsed_s(state, state.last_moment(state.heard_at))))
-    )
-
-
-def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
-    """Return whether a request for new limits is pending."""
-    with SessionReader(paths) as reader:
-        return any(
-            isinstance(sent.command, ChangeBudget) and sent.id not in state.handled for sent in reader.commands()
-        )

@@ -33,6 +33,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     from engine.session.records.events import CommandHandled
     from engine.session.records.requests import Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
+    from tui.view.next_steps import option_to_resume
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
@@ -41,7 +42,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
         raise Failure(
             f"{paths.name}: no engine is running to handle this request. Resume it "
-            + _resumed_by(session, command, _limit_to_raise(paths))
+            + _resumed_by(session, command, option_to_resume(paths, _state_of(paths)))
         )
     number = send_request(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
@@ -63,18 +64,8 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     echo(answer.message)
 
 
-def _limit_to_raise(paths: SessionPaths) -> str:
-    """Return the option without which the session cannot resume: rounds of a finished search, or a used-up time."""
-    from tui.view.next_steps import more_time
-
-    state = _state_of(paths)
-    if state.engine is not None and state.engine.stopped == "finished":
-        return " --rounds N"
-    return more_time(paths, state)
-
-
-def _resumed_by(session: str, command: Command, limit: str) -> str:
-    """Return the command that resumes the session. ``limit``: the option that a resume needs, or "".
+def _resumed_by(session: str, command: Command, option: str) -> str:
+    """Return the command that resumes the session. ``option``: the option that a resume needs, or "".
 
     The command includes the new limits, since a session with a used-up budget cannot resume without them.
     """
@@ -82,7 +73,7 @@ def _resumed_by(session: str, command: Command, limit: str) -> str:
 
     resume = f"kernel-tui resume {shlex.quote(session)}"
     if not isinstance(command, ChangeBudget | ChangeShare):
-        return f"first: {resume}{limit}"
+        return f"first: {resume} {option}".rstrip()
     names = ("minutes", "rounds", "dollars", "tokens", "calls")
     limits = {name: value for name in names if (value := getattr(command, name, None)) is not None}
     options = [f"--{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in limits.items()]

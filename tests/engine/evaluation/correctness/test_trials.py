@@ -81,7 +81,7 @@ def test_the_reference_runs_on_mixed_weights(judged: JudgedProblem) -> None:
     slot = judged.arena.slots[0]
     trial = judged.trial(0)
     trial.load(slot)
-    judged.forward_on(slot)
+    judged.bind(slot)
 
     assert torch.allclose(judged.run(slot)[0], trial.expected[0])
     slot.weights[2].add_(1)
@@ -200,7 +200,7 @@ def test_an_honest_kernel_of_a_problem_larger_than_the_trials_memory_is_correct(
 def test_drawing_a_trial_leaves_the_timed_reference_as_it_is(judged: JudgedProblem) -> None:
     slot = judged.arena.slots[1]
     judged.load_mixed(0, slot, 3)
-    judged.forward_on(slot)
+    judged.bind(slot)
     before = [tensor.clone() for tensor in (*slot.weights, *judged.run(slot))]
     judged._kept.clear()
 
@@ -209,7 +209,7 @@ def test_drawing_a_trial_leaves_the_timed_reference_as_it_is(judged: JudgedProbl
 
     assert all(torch.equal(one, two) for one, two in zip((*slot.weights, *judged.run(slot)), before, strict=True))
     own_weights = judged.with_own_weights()
-    own_weights.forward_on(judged.arena.slots[0])
+    own_weights.bind(judged.arena.slots[0])
     assert all(torch.equal(one, two) for one, two in zip(judged.run(slot), before[len(slot.weights) :], strict=True))
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from engine.evaluation.timing.core_speed import core_ms, on_one_core
+from engine.evaluation.timing.cpu_contention import core_ms, on_one_core
 
 
 def test_both_run_on_one_core_and_afterwards_where_they_ran_before() -> None:
