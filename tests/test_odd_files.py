@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -58,6 +59,15 @@ def test_what_is_no_ordinary_file_is_refused_with_what_it_is(tmp_path: Path, pip
             read_text(path)
         assert str(path) in str(caught.value)
         assert words.lower() in str(caught.value).lower()
+
+
+def test_a_missing_files_name_may_be_misspelled(tmp_path: Path) -> None:
+    for name in ("softmax.cpp", "softmx.py"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UnreadableFile, match=re.escape(f"did you mean {tmp_path / 'softmax.cpp'}?")):
+        read_text(tmp_path / "softmx.cpp")
+    with pytest.raises(UnreadableFile, match="no such file$"):
+        read_text(tmp_path / "gelu.cpp")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
 from engine.exit_codes import ExitCode
-from engine.suggestions import did_you_mean
 
 MOST_BYTES = 1 << 20
 """Maximum size of a kernel, problem or config: a thousand times the usual size."""
@@ -85,8 +85,9 @@ def _decoded(path: Path | str, content: bytes, most_bytes: int, errors: str) -> 
 
 
 def _similar_file(path: Path) -> str:
-    """Return a suggestion if the directory has a file with a similar name."""
+    """Return a suggestion if the directory has a file with a similar name and the same suffix."""
     with contextlib.suppress(OSError):
-        near = did_you_mean(path.name, [one.name for one in path.parent.iterdir() if one.is_file()])
-        return near if path.parent == Path() else near.replace(" mean ", f" mean {path.parent}/")
+        names = [one.name for one in path.parent.iterdir() if one.suffix == path.suffix]
+        if near := get_close_matches(path.name, names, n=1):
+            return f"; did you mean {path.with_name(near[0])}?"
     return ""

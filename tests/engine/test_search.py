@@ -97,7 +97,8 @@ def new_session(
 def wait_for_end(paths: SessionPaths, within_s: float = 180) -> None:
     deadline = time.monotonic() + within_s
     while engine_liveness(paths).running:
-        assert time.monotonic() < deadline, log_tail(paths, 50)
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{log_tail(paths, 50)}\nlast events: {events_of(paths)[-5:]}")
         time.sleep(0.1)
 
 

@@ -147,6 +147,19 @@ def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> N
     assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
 
 
+def test_a_round_is_led_by_its_fastest_kernel_in_the_runoff() -> None:
+    ranked = (("v1", 1.0), ("v4", 1.2), ("v3", 1.5))
+    runoff = ev.RunoffFinished(
+        problem="softmax",
+        round=1,
+        standings=tuple(Standing(name, ratio, ratio, ratio, ratio, tied=ratio == 1.0) for name, ratio in ranked),
+    )
+    state = after(small_search(), ev.VerdictGiven(variant="v4", verdict=verdict(2.5)), runoff)
+    assert state.problems["softmax"].best == "v1" and (state.variants["v3"].speedup or 0.0) > 2.5
+    leader = state.leader_of_round("softmax", 1)
+    assert leader is not None and leader.id == "v4"
+
+
 def test_leaders_stand_in_the_order_of_the_runoff() -> None:
     runoff = ev.RunoffFinished(
         problem="softmax",

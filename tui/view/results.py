@@ -9,7 +9,7 @@ from msgspec import Struct
 from engine.config.tolerance import SessionTolerance
 from engine.problem.spec import suffix_of
 from engine.session.records.other_sizes import only_searched_sizes, sizes_in_words
-from engine.session.records.speedup_text import WHY_ABOVE_SOL, is_above_sol
+from engine.session.records.speedup_text import POSSIBLE_CAUSES, is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
 from engine.session.state.comparable import figures_of
@@ -143,7 +143,7 @@ def _sol_words(best: VariantState | None) -> str:
     share = best.verdict.sol_share if best is not None and best.verdict is not None else None
     if best is None or not is_above_sol(share):
         return ""
-    return f"{best.id} is above the SOL: {WHY_ABOVE_SOL}"
+    return f"{best.id} is above 100% of SOL; possible causes: {POSSIBLE_CAUSES}"
 
 
 def _disturbance(compiled: Baseline | None) -> str:

@@ -271,7 +271,7 @@ class LeavesTheReferenceAlone(Check):
         found = f"the reference took {beside.ms:.4g} ms with this kernel and {alone.ms:.4g} ms alone"
         if beside.ms <= _slowed_ms(beside.launching_ms):
             if run.keep_fast_cores(alone.core_ms) and max(_by_order(run)).ms <= _slowed_ms(alone.ms):
-                return f"{found}, on a faster core; only pairs on cores as fast count"
+                return f"{found}; only pairs on fast cores count"
             # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
             run.pairs.reference_ms = [ms * alone.ms / beside.ms for ms in run.pairs.reference_ms]
             run.remarks.append(f"slow launches: {found}; the time alone counts")

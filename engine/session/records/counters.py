@@ -30,6 +30,8 @@ FIGURES: dict[str, str] = {
     "smsp__issue_active.avg.pct_of_peak_sustained_active": "issue slots",
 }
 """Metrics in percent, with the names for screens and prompts."""
+_OLD_FIGURES = {"sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor instructions"}
+"""Metrics that only older sessions contain."""
 _MAIN = (DRAM, SM, "sm__warps_active.avg.pct_of_peak_sustained_active")
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS: dict[str, str] = {
@@ -86,7 +88,7 @@ def counters_in_words(launches: Sequence[KernelCounters], *, brief: bool = False
     """
     if (main := longest(launches)) is None:
         return ""
-    shown = {name: words for name, words in FIGURES.items() if not brief or name in _MAIN}
+    shown = {name: words for name, words in {**FIGURES, **_OLD_FIGURES}.items() if not brief or name in _MAIN}
     figures = [f"{words} {main.metrics[name]:.0f}%" for name, words in shown.items() if name in main.metrics]
     if (stall := top_stall(main)) is not None:
         figures.append(f"stalls on {stall[0]} ({stall[1]:.1f} warps per issue)")

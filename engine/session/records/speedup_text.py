@@ -10,7 +10,8 @@ WIDE = 0.2
 MARK = "~"
 UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
-WHY_ABOVE_SOL = "data stay in caches, the algorithm needs fewer operations, the SOL is too low, or work is missing"
+POSSIBLE_CAUSES = "data stay in caches, the algorithm needs fewer operations, the SOL is too low, or work is missing"
+"""Causes of a % SOL above 100."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
 
@@ -32,7 +33,7 @@ def relative_width(value: float | None, low: float | None, high: float | None) -
 def is_above_sol(share: float | None) -> bool:
     """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 
-    ``WHY_ABOVE_SOL`` lists the possible causes.
+    ``POSSIBLE_CAUSES`` lists the causes.
     """
     return share is not None and round(share * 100) > 100
 

@@ -61,7 +61,7 @@ def _only_one(root: Path) -> str:
     if not names and running:
         raise Failure(f"{running[0]} is still searching; to watch it: kernel-tui attach {running[0]}", ExitCode.USAGE)
     if not names:
-        only = " except recorded examples, which need their name" if stopped else ""
+        only = " except recorded examples, which kernel-tui resume NAME continues" if stopped else ""
         raise Failure(f"no search in {root} has stopped{only}; to list all: kernel-tui sessions", ExitCode.NO_SESSION)
     listed = "".join(f"\n  kernel-tui resume {name}" for name in names[:MOST_NAMED])
     raise Failure(f"{len(names)} searches in {root} have stopped; the newest first:{listed}", ExitCode.USAGE)

@@ -83,7 +83,8 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
         lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
         lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
     parent = model.state.variants.get(idea.parent or "")
-    lines += _facts(idea.data, palette, uncertain=parent is not None and is_uncertain(parent.verdict))
+    same = parent is not None and parent.speedup == idea.data.get("parent_speedup")
+    lines += _facts(idea.data, palette, uncertain=same and parent is not None and is_uncertain(parent.verdict))
     if idea.parent is not None:
         lines.append(field("parent", idea.parent, palette))
     if idea.variants:
