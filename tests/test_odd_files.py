@@ -66,7 +66,7 @@ def test_a_missing_files_name_may_be_misspelled(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     with pytest.raises(UnreadableFile, match=re.escape(f"did you mean {tmp_path / 'softmax.cpp'}?")):
         read_text(tmp_path / "softmx.cpp")
-    with pytest.raises(UnreadableFile, match="no such file$"):
+    with pytest.raises(UnreadableFile, match=r"no such file$"):
         read_text(tmp_path / "gelu.cpp")
 
 
