@@ -234,8 +234,6 @@ class RunoffPolicy(Struct, frozen=True):
     """Maximum rounds."""
     processes: PerDevice = PerDevice(2, 1)
     """Timing processes per kernel, one after another. On a CPU, processes with equal code differ in speed."""
-    processes_disturbed: PerDevice = PerDevice(4, 1)
-    """Timing processes per kernel if other programs use the processor."""
     budget_s: PerDevice = PerDevice(1.0, 2.0)
     """Time after which a timing process starts no new round."""
     narrow: float = 0.01

@@ -51,31 +51,25 @@ def run_runoff(
     other failures.
 
     On a CPU, each kernel runs in several processes, one after another, because processes with equal code can differ in
-    time. If other programs use the processor, more processes show how far the order depends on them.
+    time.
     """
     kind = opened.settings.kind
-    by_process, most = list[Mapping[str, list[float]]](), _RUNOFF.processes[kind]
-    while len(by_process) < most:
-        times_ms, disturbed = _times_in_new_processes(opened, libraries, cancelled)
-        by_process.append(times_ms)
-        if disturbed:
-            most = _RUNOFF.processes_disturbed[kind]
+    by_process = [_times_in_new_processes(opened, libraries, cancelled) for _ in range(int(_RUNOFF.processes[kind]))]
     return standings(by_process, _RUNOFF.tied[kind])
 
 
 def _times_in_new_processes(
     opened: ProblemContext, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
-) -> tuple[dict[str, list[float]], bool]:
-    """Return each kernel's times in a new process, in milliseconds, and whether other programs used the processor."""
+) -> dict[str, list[float]]:
+    """Return each kernel's times in a new process, in milliseconds."""
     with ExitStack() as stack:
         runoff = _TimingProcesses(opened, libraries, stack, cancelled)
         runoff.take_rounds()
         try:
-            times_ms = runoff.confirmed()
+            return runoff.confirmed()
         except FoundOut:
             runoff.take_rounds()  # These times replace the earlier times, so cheating in earlier calls gains nothing.
-            times_ms = runoff.confirmed()
-        return times_ms, runoff.disturbed
+            return runoff.confirmed()
 
 
 class _TimingProcesses:
@@ -91,9 +85,6 @@ class _TimingProcesses:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
         self._margin = _RUNOFF.tied[settings.kind]
-        python = [self._runners[name].pid for name, library in libraries.items() if library.suffix == ".py"]
-        self._launching = python if settings.kind == "cuda" else []
-        """Processes that launch GPU work from Python, whose times depend on the core's speed."""
         self._runners: dict[str, Runner] = {}
         self._bound: set[str] = set()
         """Kernels that use the weights in the judge's buffers."""
@@ -107,6 +98,9 @@ class _TimingProcesses:
                 problem = problem.with_own_weights()
             else:
                 self._bound.add(name)
+        python = [self._runners[name].pid for name, library in libraries.items() if library.suffix == ".py"]
+        self._launching = python if settings.kind == "cuda" else []
+        """Processes that launch GPU work from Python, whose times depend on the core's speed."""
         self._problem = problem
         tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
         self._check = partial(Answers(tolerances).check, problem)
@@ -116,11 +110,6 @@ class _TimingProcesses:
         self._call_overhead = CallOverhead()
         self._times: dict[str, list[float]] = {}
         self._walls: dict[str, list[float]] = {}
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether other programs use the processor. The runners must still be alive."""
-        return self._contention.share() > BUSY
 
     def take_rounds(self) -> None:
         """Time rounds until the order is settled or the time is used up. Raises ``FoundOut`` and ``RunnerEnded``."""
@@ -174,7 +163,7 @@ class _TimingProcesses:
             reported, limits = self._times[name], self._limits(name)
             counted = [limits.counted_ms(*both) for both in zip(reported, self._walls[name], strict=True)]
             on_processor = self._settings.kind == "cpu" or limits.python
-            contended = on_processor and self.disturbed
+            contended = on_processor and self._contention.share() > BUSY
             probe = WallClockProbe(self._problem, runner, self._opened.empty_kernel, self._check, contended=contended)
             with _blaming(name):
                 excess_ms, _ = probe.excess_ms(median(counted), limits)
