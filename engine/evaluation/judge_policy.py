@@ -232,10 +232,8 @@ class RunoffPolicy(Struct, frozen=True):
     """Minimum rounds."""
     most_rounds: int = 60
     """Maximum rounds."""
-    processes: PerDevice = PerDevice(2, 1)
-    """Timing processes per kernel, one after another. On a CPU, processes with equal code differ in speed."""
-    budget_s: PerDevice = PerDevice(1.0, 2.0)
-    """Time after which a timing process starts no new round."""
+    budget_s: float = 2.0
+    """Time after which a runoff starts no new round."""
     narrow: float = 0.01
     """A kernel's rank counts as settled when its interval's half width is at most this."""
     sure: float = 0.999

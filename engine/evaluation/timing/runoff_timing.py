@@ -49,31 +49,19 @@ def run_runoff(
 ) -> tuple[Standing, ...]:
     """Return the standings, fastest first. Raises ``FoundOut`` if a correct kernel now fails, and ``RunnerEnded`` for
     other failures.
-
-    On a CPU, each kernel runs in several processes, one after another, because processes with equal code can differ in
-    time.
     """
-    kind = opened.settings.kind
-    by_process = [_times_in_new_processes(opened, libraries, cancelled) for _ in range(int(_RUNOFF.processes[kind]))]
-    return standings(by_process, _RUNOFF.tied[kind])
-
-
-def _times_in_new_processes(
-    opened: ProblemContext, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
-) -> dict[str, list[float]]:
-    """Return each kernel's times in a new process, in milliseconds."""
     with ExitStack() as stack:
-        runoff = _TimingProcesses(opened, libraries, stack, cancelled)
+        runoff = _Runoff(opened, libraries, stack, cancelled)
         runoff.take_rounds()
         try:
-            return runoff.confirmed()
+            return standings(runoff.confirmed(), runoff.margin)
         except FoundOut:
             runoff.take_rounds()  # These times replace the earlier times, so cheating in earlier calls gains nothing.
-            return runoff.confirmed()
+            return standings(runoff.confirmed(), runoff.margin)
 
 
-class _TimingProcesses:
-    """One process per kernel, and the kernels' times in the last rounds. The processes live as long as ``stack``."""
+class _Runoff:
+    """The kernels of one runoff, and their times in the last rounds. The kernels' runners live as long as ``stack``."""
 
     def __init__(
         self,
@@ -84,7 +72,7 @@ class _TimingProcesses:
     ) -> None:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
-        self._margin = _RUNOFF.tied[settings.kind]
+        self.margin = _RUNOFF.tied[settings.kind]
         self._runners: dict[str, Runner] = {}
         self._bound: set[str] = set()
         """Kernels that use the weights in the judge's buffers."""
@@ -122,10 +110,7 @@ class _TimingProcesses:
                 self._take_round(number)
             if number + 1 < _RUNOFF.least_rounds:
                 continue
-            if (
-                is_settled(self._times, self._margin)
-                or time.perf_counter() - started > _RUNOFF.budget_s[self._settings.kind]
-            ):
+            if is_settled(self._times, self.margin) or time.perf_counter() - started > _RUNOFF.budget_s:
                 break
 
     def _take_round(self, number: int) -> None:
@@ -210,22 +195,16 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
     return True
 
 
-def standings(by_process: Sequence[Mapping[str, list[float]]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure.
-
-    ``by_process``: each kernel's times in milliseconds in its first timing process, its second, and so on. Each process
-    contributes equally many rounds. The interval of a ratio also covers the ratio in each process.
-    """
-    rounds = min(len(own) for times in by_process for own in times.values())
-    times_ms = {name: [ms for times in by_process for ms in times[name][:rounds]] for name in by_process[0]}
+def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
+    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure."""
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():
         _, low, high = statistics.median_interval(_ratios(own, times_ms[fastest]))
         ratio = scores[name] / scores[fastest]
-        ratios = [low, ratio, high, *(median(_ratios(times[name], times[fastest])) for times in by_process)]
-        low, high = min(ratios), max(ratios)
-        rows.append(Standing(name, median(own), ratio, low, high, tied=low <= 1.0 + margin))
+        rows.append(
+            Standing(name, median(own), ratio, min(low, ratio), max(high, ratio), tied=min(low, ratio) <= 1.0 + margin)
+        )
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
 
 
