@@ -91,7 +91,7 @@ def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
 
 
 def _spendable(limits: Limits) -> str:
-    """Return the options of which one must raise a used-up budget other than time."""
+    """Return the options that raise a used-up budget of dollars, tokens or calls; one of them is necessary."""
     names = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
     return " or ".join(f"--{name} N" for name in names or ["minutes"])
 
