@@ -84,7 +84,11 @@ class PairPolicy(Struct, frozen=True):
     widest: float = 4.0
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     undecided: float = 4.0
-    """The judge may time an undecided kernel this many times as long."""
+    """The judge may time an undecided or noisy kernel this many times as long."""
+    noisy: float = 0.02
+    """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.
+    Most noisy kernels launch from Python.
+    """
 
 
 class StatisticsPolicy(Struct, frozen=True):
@@ -121,8 +125,8 @@ class ClockPolicy(Struct, frozen=True):
     """Additional allowance per call, in milliseconds. Measured on an H200: up to 0.15 ms."""
     unknown_ms: PerDevice = PerDevice(0.45, 1.5)
     """Call overhead to assume if the empty kernel does not build."""
-    warming: float = 1.25
-    """Duration of a short Python kernel's untimed first call, relative to the timed call."""
+    warming: float = 1.6
+    """Duration of a short Python kernel's untimed call, relative to the timed call."""
     python_call_ms: float = 0.2
     """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel."""
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
@@ -215,6 +219,10 @@ class ClockPolicy(Struct, frozen=True):
     """Minimum difference that proves a slowed reference."""
     reference_alone_calls: int = 7
     """Number of calls to the reference without the kernel's process; the median counts."""
+    reference_held: float = 8.0
+    """The judge occupies the GPU for this many times the reference's launch time, to find out whether launches wait."""
+    reference_held_calls: int = 3
+    """Number of calls to the reference on an occupied GPU. If all take more than half of that time, launches wait."""
     reference_wait_s: float = 0.05
     """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
@@ -251,6 +259,10 @@ class DevicePolicy(Struct, frozen=True):
 
     cold_up_to_ms: float = 12.0
     """For work that takes longer than this, cold first launches from Python make no measurable difference."""
+    warming_calls: int = 2
+    """Number of untimed calls before a timed call whose launches would be cold. Measured: a network of 200 launches
+    takes 1.6 times the time of a warm call in its first call, and 1.3 times in its second call.
+    """
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed
     call.
@@ -289,8 +301,10 @@ class DevicePolicy(Struct, frozen=True):
     """Time after which the judge times no more baseline calls."""
     warm_up: int = 2
     """Number of untimed calls before the timed calls."""
-    core_iterations: int = 2000
-    """Iterations of the loop that measures a core's speed, about 0.1 ms."""
+    most_cycles_per_ms: int = 3_000_000
+    """Upper bound on a GPU's clock, in cycles per millisecond. An H200 at 1.98 GHz stays occupied 1.5 times as long as
+    necessary.
+    """
     compiled_s: float = 0.2
     """Minimum time for the ``torch.compile`` baseline."""
     compile_process_s: int = 600

@@ -84,13 +84,11 @@ class KernelUnderTest(Protocol):
     def measure_precision(self) -> Precision:
         """Return the precision of a sample of the timed calls."""
 
-    def keep_fast_cores(self, core_ms: float) -> bool:
-        """Keep only the pairs that ran on cores about as fast as ``core_ms``. Return whether enough remain; otherwise,
-        all pairs stay.
-        """
-
     def time_reference_alone(self) -> ReferenceTimes:
         """Return the reference's times without the kernel's process."""
+
+    def reference_waits(self, launching_ms: float) -> bool:
+        """Return whether the reference's launches, which take ``launching_ms``, wait for work on the GPU."""
 
 
 class Check(ABC):
@@ -270,8 +268,8 @@ class LeavesTheReferenceAlone(Check):
             return ""
         found = f"the reference took {beside.ms:.4g} ms with this kernel and {alone.ms:.4g} ms alone"
         if beside.ms <= _slowed_ms(beside.launching_ms):
-            if run.keep_fast_cores(alone.core_ms) and max(_by_order(run)).ms <= _slowed_ms(alone.ms):
-                return f"{found}; only pairs on fast cores count"
+            if not run.reference_waits(alone.launching_ms):
+                return f"{found}: slow cores, because its launches don't wait for the GPU"
             # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
             run.pairs.reference_ms = [ms * alone.ms / beside.ms for ms in run.pairs.reference_ms]
             run.remarks.append(f"slow launches: {found}; the time alone counts")

@@ -42,7 +42,7 @@ from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
-from engine.evaluation.timing.cpu_contention import CpuContention, core_ms, on_one_core
+from engine.evaluation.timing.cpu_contention import CpuContention, on_one_core
 from engine.evaluation.timing.speedup import counted, timed
 from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
@@ -177,7 +177,7 @@ class EvaluationRun:
         self.problem.device.synchronize()
         others = self._others_of(slot) if self.calls == 0 else []  # The outputs still contain poison.
         before = comparison.checksum(others)
-        self._call(place, trial.seed)
+        self._call(place, trial.seed, warms=False)
         check_writes(slot)
         if comparison.checksum(others) != before:
             raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
@@ -308,7 +308,8 @@ class EvaluationRun:
             return True
         runs_s = (sum(pairs.reported_ms) + sum(pairs.reference_ms)) / 1e3
         _, low, high = statistics.median_interval(ratios)
-        patience = _PAIRS.undecided if statistics.is_undecided(low, high) else 1.0
+        noisy = self.settings.kind == "cuda" and not statistics.is_settled(ratios, _PAIRS.noisy, _PAIRS.least)
+        patience = _PAIRS.undecided if noisy or statistics.is_undecided(low, high) else 1.0
         spent = elapsed_s - runs_s > patience * effort.overhead_s or runs_s > patience * effort.runs_s
         return spent or self._cancelled()
 
@@ -337,17 +338,6 @@ class EvaluationRun:
         on_processor = self.settings.kind == "cpu" or self.python
         return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
-    def keep_fast_cores(self, core_ms: float) -> bool:
-        """Keep only the pairs that ran on cores about as fast as ``core_ms``. Return whether enough remain; otherwise,
-        all pairs stay.
-        """
-        most_ms = _CLOCK.reference_slowed * core_ms
-        fast = [index for index, times in enumerate(self.references) if times.core_ms <= most_ms]
-        if len(fast) < _PAIRS.least:
-            return False
-        self.pairs, self.references = self.pairs.only(fast), [self.references[index] for index in fast]
-        return True
-
     def time_reference_alone(self) -> ReferenceTimes:
         """Time the reference as in the pairs, but without the kernel's process. Return the medians."""
         wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
@@ -359,16 +349,40 @@ class EvaluationRun:
             times.append(self._reference(0, self.problem.call_seed())[0])
         return ReferenceTimes.medians(times)
 
+    def reference_waits(self, launching_ms: float) -> bool:
+        """Return whether the reference's launches wait for work on the GPU. ``launching_ms``: their time on a free GPU.
+
+        A busy GPU delays only launches that wait: those of a model that reads results during ``forward``, or that
+        launches more kernels than the GPU's queue holds.
+        """
+        held_ms = _CLOCK.reference_held * launching_ms + _CLOCK.reference_slowed_ms
+        for index in range(_CLOCK.reference_held_calls):
+            slot = self.problem.arena.slots[0]
+            self.context.load_timed(self.problem, index, slot, self.problem.fresh_seed())
+            forward = self.problem.forward_on(slot)
+            self.problem.device.synchronize()
+            self.problem.device.occupy(held_ms)
+            started = time.perf_counter()
+            forward()
+            took_ms = 1e3 * (time.perf_counter() - started)
+            self.problem.device.synchronize()
+            if took_ms < held_ms / 2:
+                return False
+        return True
+
     def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
         PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
-        kernel runs once before the timed run.
+        kernel runs untimed first. The device finishes this work, so that all timed calls have the same head start: the
+        evictions.
         """
         slots = self.problem.arena.slots
-        slot, warming = slots[place], self.context.warming_slot(place)
-        if warming is not None:
-            self.problem.run(slots[warming])
+        slot, warming = slots[place], self.context.warming_slots(place)
+        for index in warming:
+            self.problem.run(slots[index])
+        if warming:
+            self.problem.device.synchronize()
         forward = self.problem.forward_on(slot)
         if seed is not None:
             torch.manual_seed(seed)
@@ -379,18 +393,20 @@ class EvaluationRun:
             result = forward()
             launched.append((result, 1e3 * (time.perf_counter() - started)))
 
-        on_core_ms = core_ms() if self.settings.kind == "cuda" else 0.0
         took_ms = self.problem.device.time_ms(run)
         self._runs_ms += took_ms
         result, launching_ms = launched[0]
-        return ReferenceTimes(took_ms, launching_ms, on_core_ms), self.problem.output_tensors(result)
+        return ReferenceTimes(took_ms, launching_ms), self.problem.output_tensors(result)
 
-    def _call(self, place: int, seed: int | None = None) -> tuple[float, float]:
+    def _call(self, place: int, seed: int | None = None, *, warms: bool = True) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
+
+        ``warms``: whether untimed calls come first, if the kernel needs them. Trials need none. A kernel that skips
+        untimed calls, to hide time, fails in these trials, because it cannot tell them from timed calls.
         """
         self.calls += 1
-        warming = self.context.warming_slot(place)
+        warming = self.context.warming_slots(place) if warms else ()
         reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, warm=warming)
         self._runs_ms += reported[0]
         return reported[0], wall_ms
@@ -404,7 +420,7 @@ class EvaluationRun:
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
             binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
-            warm=self.python and self.context.runs_cold,
+            warm=POLICY.device.warming_calls if self.python and self.context.runs_cold else 0,
             least_ms=self.problem.device.least_ms(),
         )
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -47,9 +48,9 @@ class ProblemContext:
 
     @property
     def runs_cold(self) -> bool:
-        """Whether launches from Python need an untimed call first, because the processor has been doing other work.
+        """Whether launches from Python need untimed calls first, because the processor has been doing other work.
 
-        For a model that writes its buffers, the untimed call needs a slot of its own.
+        For a model that writes its buffers, the untimed calls need a slot of their own.
         """
         is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.cold_up_to_ms
         has_slot = not self.judged.mutates or sum(slot.filled for slot in self.judged.arena.slots) > 1
@@ -73,17 +74,17 @@ class ProblemContext:
         is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
         return role == "mean zero" or (role == "drawn" and is_general)
 
-    def warming_slot(self, index: int) -> int | None:
-        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is
+    def warming_slots(self, index: int) -> Sequence[int]:
+        """Return the slots for the untimed calls before a call on slot ``index``, or () if no untimed call is
         necessary.
 
-        If possible, the two slots differ, so that the untimed call leaves no output for the timed call, and does
-        not write the timed call's buffers.
+        If possible, the other slots are used, so that an untimed call leaves no output for the timed call, and does not
+        write the timed call's buffers.
         """
         if not self.runs_cold:
-            return None
+            return ()
         others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
-        return random.choice(others) if others else index
+        return random.choices(others or [index], k=POLICY.device.warming_calls)
 
     def evict(self) -> None:
         """Release memory whose content the judge can rebuild. Buffers and processes stay."""

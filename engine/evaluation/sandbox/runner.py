@@ -161,18 +161,18 @@ class Runner:
         return [str(layer) for layer in layers]
 
     def call(
-        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, warm: int | None = None
+        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, warm: Sequence[int] = ()
     ) -> tuple[list[float], float]:
         """Call the kernel on each slot in turn. Return the reported times and the judge's wall time, in milliseconds.
 
         ``flushes``: L2 evictions on a GPU before each call. With 0, the runner reports one time for all calls.
         ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only).
-        ``warm``: the slot for an untimed call before each call of a kernel that launches from Python. The wall time
-        includes this untimed call.
+        ``warm``: the slots for untimed calls before each call of a kernel that launches from Python. The wall time
+        includes these untimed calls.
 
         Raises ``RunnerEnded``.
         """
-        order = {"slots": list(slots), "flushes": flushes, "seed": seed, "warm": warm if self.goes_cold else None}
+        order = {"slots": list(slots), "flushes": flushes, "seed": seed, "warm": list(warm) if self.goes_cold else []}
         answer, wall_ms = self._ask(order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):

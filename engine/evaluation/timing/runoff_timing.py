@@ -124,7 +124,7 @@ class _Runoff:
         for name in random.sample(list(self._libraries), len(self._libraries)):
             slot.poison(number % 2)
             problem.device.synchronize()
-            warm = self._opened.warming_slot(slot_index)
+            warm = self._opened.warming_slots(slot_index)
             with _blaming(name):
                 own, wall_ms = self._runners[name].call(
                     [slot_index], problem.device.flushes, problem.call_seed(), warm=warm

@@ -89,8 +89,8 @@ class Kernel(ABC):
         """Return the milliseconds of each call on the order's ``slots``, by the clock of this process.
 
         ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
-        seed. ``warm``: the slot for an untimed first call, which keeps launches from Python warm. ``keep``: a function
-        that receives the results.
+        seed. ``warm``: the slots for untimed calls before each timed call, which keep launches from Python warm.
+        ``keep``: a function that receives the results.
 
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """
@@ -98,8 +98,10 @@ class Kernel(ABC):
         times_ms = list[float]()
         self.begin(seed)
         for part in [[slot] for slot in slots] if flushes else [slots]:
-            if warm is not None:
-                self.call(warm)
+            for slot in warm:
+                self.call(slot)
+            if warm:
+                backend.synchronize()  # Otherwise, this work would give a slow launch a head start.
                 self.begin(seed)
             for last, calls in self.bind(part):
                 backend.flush(flushes)
