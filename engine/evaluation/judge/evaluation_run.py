@@ -208,7 +208,7 @@ class EvaluationRun:
 
     def pair_and_perhaps_trial(self) -> bool:
         """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
-        with on_one_core(self.runner.pid) if self._launches_from_python else nullcontext():
+        with on_one_core(*self._pids) if self._launches_from_python else nullcontext():
             compared = self._pair(len(self.pairs.kernel_ms), self._role())
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
@@ -379,6 +379,13 @@ class EvaluationRun:
         """
         slots = self.problem.arena.slots
         slot, warming = slots[place], self.context.warming_slots(place)
+        if self._launches_from_python:
+            apart = self.context.reference_process.times(slot, self.problem.device.flushes, seed, len(warming))
+            if apart is not None:
+                self._runs_ms += apart.ms
+                if seed is not None:
+                    torch.manual_seed(seed)
+                return apart, self.problem.run(slot)
         for index in warming:
             self.problem.run(slots[index])
         if warming:
@@ -411,10 +418,18 @@ class EvaluationRun:
         self._runs_ms += reported[0]
         return reported[0], wall_ms
 
+    @property
+    def _pids(self) -> list[int]:
+        """The processes that run in pairs: the kernel's, and the reference's if it has its own."""
+        apart = self.context.reference_process.pid if self._launches_from_python else None
+        return [self.runner.pid, *([apart] if apart is not None else [])]
+
     @contextmanager
     def _contention(self) -> Iterator[None]:
         """While the context is open, measure the processor use of other programs, and set the limits for calls."""
-        self._shares = CpuContention(self.runner.pid, self.context.empty_kernel.pid)
+        if self._launches_from_python:
+            self.context.reference_process.begin()
+        self._shares = CpuContention(self.context.empty_kernel.pid, *self._pids)
         self._limits = CallLimits(
             kind=self.settings.kind,
             overhead=self._overhead,

@@ -14,6 +14,7 @@ from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
+from engine.evaluation.sandbox.reference_process import ReferenceProcess
 from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 
 
@@ -87,19 +88,26 @@ class ProblemContext:
         return random.choices(others or [index], k=POLICY.device.warming_calls)
 
     def evict(self) -> None:
-        """Release memory whose content the judge can rebuild. Buffers and processes stay."""
+        """Release memory whose content the judge can rebuild. The kernels' buffers stay."""
         self.judged.evict()
         self.__dict__.pop("kernelbench", None)
+        self.reference_process.close()
 
     def close(self) -> None:
         """Release buffers and processes. Do not use the context afterwards."""
         self.empty_kernel.close()
+        self.reference_process.close()
         self.judged.close()
 
     @cached_property
     def empty_kernel(self) -> EmptyKernel:
         """The empty kernel that measures the overhead of calls."""
         return EmptyKernel(self.judged, self.settings, self._builds)
+
+    @cached_property
+    def reference_process(self) -> ReferenceProcess:
+        """The process in which the judge times the reference for kernels that launch from Python."""
+        return ReferenceProcess(self.judged, self.settings, self.eager_ms)
 
     @cached_property
     def kernelbench(self) -> KernelBenchTrials:

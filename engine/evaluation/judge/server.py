@@ -151,7 +151,8 @@ class Judge:
         """Return whether the open problems take more than their share of the GPU's memory."""
         if not self._device.cuda:
             return False
-        held_bytes = int(torch.cuda.memory_reserved()) + sum(one.judged.arena.nbytes for one in self._opened.values())
+        held_bytes = int(torch.cuda.memory_reserved())
+        held_bytes += sum(one.judged.arena.nbytes + one.reference_process.held_bytes for one in self._opened.values())
         return held_bytes > POLICY.device.problems_share * self._memory().total_bytes
 
     def _measure(self, request: messages.OpenProblem, judged: JudgedProblem) -> messages.ProblemOpened:
@@ -205,10 +206,9 @@ class Judge:
             return 0
         if not self._device.cuda:
             return self.need(request).least_bytes
-        arena_bytes = self._opened[request.problem].judged.arena.nbytes
-        return (
-            int(torch.cuda.memory_reserved()) + arena_bytes + _ADMISSION.context_bytes
-        )  # The empty kernel's process is already running.
+        opened = self._opened[request.problem]
+        others = _ADMISSION.context_bytes + opened.reference_process.held_bytes  # The empty kernel's process also runs.
+        return int(torch.cuda.memory_reserved()) + opened.judged.arena.nbytes + others
 
     @property
     def evictable_bytes(self) -> int:

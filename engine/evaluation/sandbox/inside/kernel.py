@@ -81,12 +81,13 @@ class Kernel(ABC):
             self.begin(order["seed"])
             return {"launches": self.launches(backend, order["slots"][0])}
         if "gate" not in order:
-            return {"ms": self.time(backend, order, self.keep)}
+            return self.time(backend, order, self.keep)
         self.queue(backend, order, control)
         return {}
 
-    def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> list[float]:
-        """Return the milliseconds of each call on the order's ``slots``, by the clock of this process.
+    def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> Message:
+        """Return ``ms``, the milliseconds of each call on the order's ``slots``, by the clock of this process, and
+        ``launching_ms``, the milliseconds until each group of calls returned.
 
         ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
         seed. ``warm``: the slots for untimed calls before each timed call, which keep launches from Python warm.
@@ -95,7 +96,7 @@ class Kernel(ABC):
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """
         slots, flushes, seed, warm = order["slots"], order["flushes"], order["seed"], order["warm"]
-        times_ms = list[float]()
+        times_ms, launching_ms = list[float](), list[float]()
         self.begin(seed)
         for part in [[slot] for slot in slots] if flushes else [slots]:
             for slot in warm:
@@ -105,9 +106,12 @@ class Kernel(ABC):
                 self.begin(seed)
             for last, calls in self.bind(part):
                 backend.flush(flushes)
-                keep(last, backend.run(calls))
+                started = time.perf_counter()
+                result = backend.run(calls)
+                launching_ms.append(1e3 * (time.perf_counter() - started))
+                keep(last, result)
                 times_ms += backend.times_ms()
-        return times_ms
+        return {"ms": times_ms, "launching_ms": launching_ms}
 
     def queue(self, backend: Backend, order: Message, control: socket.socket) -> None:
         """Queue calls behind the judge's gate, report whether they are queued, and wait for them to finish.

@@ -243,7 +243,7 @@ class Model(Kernel):
         if "leave" not in order:
             return super().carry_out(backend, order, control)
         left: list[int] = []
-        return {"ms": self.time(backend, order, lambda *last: left.extend(self.leave(*last))), "left": left}
+        return self.time(backend, order, lambda *last: left.extend(self.leave(*last))) | {"left": left}
 
     def launches(self, backend: Backend, slot: int) -> list[Any]:
         """Return the GPU launches of one call. CUDA cannot capture PyTorch's default stream, so the method captures
