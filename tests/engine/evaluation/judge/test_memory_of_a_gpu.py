@@ -87,7 +87,7 @@ def test_an_evaluation_waits_for_memory_that_another_program_holds_and_names_it(
         judged = start(directory, *EVAL)
         assert judged.stderr is not None
         said = next(line for line in judged.stderr if "of memory needed" in line)
-        assert re.search(r"needed, [\d.]+ [GM]B are free, ", said)
+        assert re.search(r"needed, [\d.]+ [GM]B free; ", said)
         holder.stdin.close()
     output, error = judged.communicate(timeout=600)
     assert judged.returncode == ExitCode.OK, error
