@@ -74,7 +74,11 @@ def test_others_are_tried_on_every_kind(model: Model, shapes: list[tuple[int, ..
 
 
 def test_a_product_before_softmax_is_tried_only_where_sums_may_be_sequential() -> None:
-    """A sum over 1024 terms, one after the other, has four times the error of a blocked sum."""
+    """A sum over 1024 terms, one after the other, has four times the error of a blocked sum.
+
+    The fixed draw keeps out extreme errors on drawn inputs, which occur once in thousands of draws.
+    """
+    torch.manual_seed(0)
 
     def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.softmax(gelu(x @ w), 1)
