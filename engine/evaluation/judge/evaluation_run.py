@@ -177,7 +177,7 @@ class EvaluationRun:
         self.problem.device.synchronize()
         others = self._others_of(slot) if self.calls == 0 else []  # The outputs still contain poison.
         before = comparison.checksum(others)
-        self._call(place, trial.seed, timed=False)
+        self._call(place, trial.seed, warms=False)
         check_writes(slot)
         if comparison.checksum(others) != before:
             raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
@@ -373,22 +373,22 @@ class EvaluationRun:
     def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
-        PyTorch's launches become slower after the processor has done other work. Therefore a short model or Python
+        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
         kernel runs untimed first. The device finishes this work, so that all timed calls have the same head start: the
         evictions.
         """
         slots = self.problem.arena.slots
-        slot, warming = slots[place], self.context.warming_slot(place)
+        slot, warming = slots[place], self.context.warming_slots(place)
         if self._launches_from_python:
-            flushes, warms = self.problem.device.flushes, warming is not None
-            apart = self.context.reference_process.times(slot, flushes, seed, warms=warms)
+            apart = self.context.reference_process.times(slot, self.problem.device.flushes, seed, len(warming))
             if apart is not None:
                 self._runs_ms += apart.ms
                 if seed is not None:
                     torch.manual_seed(seed)
                 return apart, self.problem.run(slot)
-        if warming is not None:
-            self.problem.run(slots[warming])
+        for index in warming:
+            self.problem.run(slots[index])
+        if warming:
             self.problem.device.synchronize()
         forward = self.problem.forward_on(slot)
         if seed is not None:
@@ -405,19 +405,18 @@ class EvaluationRun:
         result, launching_ms = launched[0]
         return ReferenceTimes(took_ms, launching_ms), self.problem.output_tensors(result)
 
-    def _call(self, place: int, seed: int | None = None, *, timed: bool = True) -> tuple[float, float]:
+    def _call(self, place: int, seed: int | None = None, *, warms: bool = True) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
 
-        ``timed``: whether the time counts, so that an untimed call may be necessary first.
+        ``warms``: whether untimed calls come first, if the kernel needs them. Trials need none. A kernel that skips
+        untimed calls, to hide time, fails in these trials, because it cannot tell them from timed calls.
         """
         self.calls += 1
-        if timed:
-            reported_ms, wall_ms = self.context.call(self.runner, place, seed)
-        else:
-            (reported_ms,), wall_ms = self.runner.call([place], self.problem.device.flushes, seed)
-        self._runs_ms += reported_ms
-        return reported_ms, wall_ms
+        warming = self.context.warming_slots(place) if warms else ()
+        reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, warm=warming)
+        self._runs_ms += reported[0]
+        return reported[0], wall_ms
 
     @property
     def _pids(self) -> list[int]:
@@ -436,6 +435,7 @@ class EvaluationRun:
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
             binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
+            warm=POLICY.device.warming_calls if self.python and self.context.runs_cold else 0,
             least_ms=self.problem.device.least_ms(),
         )
         try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-
-import torch
 
 from engine.evaluation.correctness.comparison import Tolerances
 from engine.evaluation.correctness.kernelbench import KernelBenchTrials
@@ -16,7 +15,6 @@ from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.reference_process import ReferenceProcess
-from engine.evaluation.sandbox.runner import Runner
 from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 
 
@@ -51,9 +49,9 @@ class ProblemContext:
 
     @property
     def runs_cold(self) -> bool:
-        """Whether launches from Python need an untimed call first, because the processor has been doing other work.
+        """Whether launches from Python need untimed calls first, because the processor has been doing other work.
 
-        For a model that writes its buffers, the untimed call needs a slot of its own.
+        For a model that writes its buffers, the untimed calls need a slot of their own.
         """
         is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.cold_up_to_ms
         has_slot = not self.judged.mutates or sum(slot.filled for slot in self.judged.arena.slots) > 1
@@ -77,44 +75,17 @@ class ProblemContext:
         is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
         return role == "mean zero" or (role == "drawn" and is_general)
 
-    def warming_slot(self, index: int) -> int | None:
-        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is
+    def warming_slots(self, index: int) -> Sequence[int]:
+        """Return the slots for the untimed calls before a call on slot ``index``, or () if no untimed call is
         necessary.
 
-        If possible, the two slots differ, so that the untimed call leaves no output for the timed call, and does not
+        If possible, the other slots are used, so that an untimed call leaves no output for the timed call, and does not
         write the timed call's buffers.
         """
         if not self.runs_cold:
-            return None
+            return ()
         others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
-        return random.choice(others) if others else index
-
-    def call(self, runner: Runner, index: int, seed: int | None) -> tuple[float, float]:
-        """Call a kernel on slot ``index`` for timing. Return the time that the kernel's process reports and the time by
-        the judge's clock, in milliseconds.
-
-        An untimed call on another slot comes first if launches would be cold. The inputs arrive after the untimed call,
-        so that this call can do no work for the timed call. Threat: clock. Raises ``RunnerEnded``.
-        """
-        slots = self.judged.arena.slots
-        if runner.goes_cold and (warming := self.warming_slot(index)) is not None:
-            inputs = self._withheld(slots[index], slots[warming])
-            runner.call([warming])
-            for tensor, given in zip(slots[index].inputs, inputs, strict=False):
-                tensor.copy_(given)
-            self.judged.device.synchronize()
-        (reported_ms,), wall_ms = runner.call([index], self.judged.device.flushes, seed)
-        return reported_ms, wall_ms
-
-    def _withheld(self, slot: Slot, other: Slot) -> list[torch.Tensor]:
-        """Replace the slot's inputs by those of another slot, if memory suffices. Return the slot's own inputs."""
-        if slot is other or sum(tensor.nbytes for tensor in slot.inputs) > self.judged.device.spare_bytes():
-            return []
-        inputs = [tensor.clone() for tensor in slot.inputs]
-        for tensor, theirs in zip(slot.inputs, other.inputs, strict=True):
-            tensor.copy_(theirs)
-        self.judged.device.synchronize()
-        return inputs
+        return random.choices(others or [index], k=POLICY.device.warming_calls)
 
     def evict(self) -> None:
         """Release memory whose content the judge can rebuild. The kernels' buffers stay."""

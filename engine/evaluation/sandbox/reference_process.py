@@ -11,10 +11,8 @@ import copy
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from msgspec.structs import replace
 
 from engine.evaluation.correctness.trials import JudgedProblem
@@ -70,26 +68,20 @@ class ReferenceProcess:
         except (RunnerEnded, RuntimeError, MemoryError, OSError) as error:
             self._give_up(error)
 
-    def times(self, slot: Slot, flushes: int, seed: int | None, *, warms: bool) -> ReferenceTimes | None:
-        """Time one call on the inputs and weights of ``slot``. Return None without a process.
-
-        ``warms``: whether an untimed call on other buffers comes first. As for a kernel, the inputs arrive after the
-        untimed call.
+    def times(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> ReferenceTimes | None:
+        """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers. Return None
+        without a process.
         """
         if self._runner is None or self.arena is None:
             return None
         index = random.randrange(_SLOTS)
         for number, own in enumerate(self.arena.slots):
             if number == index or not own.filled:
-                _copy([*own.inputs, *own.weights], [*slot.inputs, *slot.weights])
-                own.filled = True
+                self._fill(own, slot)
         self._problem.device.synchronize()
         try:
-            if warms:
-                self._runner.call([1 - index])
-                _copy(self.arena.slots[index].inputs, slot.inputs)
-                self._problem.device.synchronize()
-            return ReferenceTimes(*self._runner.launch_times(index, flushes, seed))
+            warm = [1 - index] * untimed
+            return ReferenceTimes(*self._runner.launch_times(index, flushes, seed, warm))
         except RunnerEnded as ended:
             self._give_up(ended)
             return None
@@ -112,12 +104,12 @@ class ReferenceProcess:
             kernel.write_text(self._problem.spec.source + _KERNEL, errors="surrogateescape")
             self._runner.load(kernel, mine)
 
+    def _fill(self, own: Slot, slot: Slot) -> None:
+        for target, source in zip((*own.inputs, *own.weights), (*slot.inputs, *slot.weights), strict=True):
+            target.copy_(source)
+        own.filled = True
+
     def _give_up(self, error: Exception) -> None:
         print(f"the judge times the reference itself, because its process failed: {error}", file=sys.stderr)
         self._failed = True
         self.close()
-
-
-def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)

@@ -27,13 +27,15 @@ class CallLimits(Struct, frozen=True):
     ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
     list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
     kernel's outputs; 0 without a copy, None for compiled kernels. ``binds_ms``: the judge's times for binding a model's
-    weights to a slot; this list grows, too. ``least_ms``: the time between two events around almost no work.
+    weights to a slot; this list grows, too. ``warm``: the number of untimed calls before each single call.
+    ``least_ms``: the time between two events around almost no work.
     """
 
     kind: str
     overhead: CallOverhead
     copy_ms: float | None = None
     binds_ms: Sequence[float] = ()
+    warm: int = 0
     least_ms: float = 0.0
 
     @property
@@ -59,11 +61,13 @@ class CallLimits(Struct, frozen=True):
             return 0.0
         # A machine that delays calls also delays Python.
         delays_ms = self.overhead.beside_at(0.2)
-        return _CLOCK.python_call_ms + delays_ms + self.bind_ms + _CLOCK.output_copy * self.copy_ms
+        binds_ms = (1 + self.warm) * self.bind_ms
+        return _CLOCK.python_call_ms + delays_ms + binds_ms + _CLOCK.output_copy * self.copy_ms
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time that counts for a single call, given the reported time and the judge's time."""
-        return max(reported_ms, seen_ms - self.call_ms, _CLOCK.least * self.least_ms)
+        beside = self.call_ms + _CLOCK.warming * self.warm * reported_ms
+        return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:
         """Return the overhead of each of ``count`` calls in a batch.

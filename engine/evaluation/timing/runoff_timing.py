@@ -124,15 +124,18 @@ class _Runoff:
         for name in random.sample(list(self._libraries), len(self._libraries)):
             slot.poison(number % 2)
             problem.device.synchronize()
+            warm = self._opened.warming_slots(slot_index)
             with _blaming(name):
-                own_ms, wall_ms = self._opened.call(self._runners[name], slot_index, problem.call_seed())
+                own, wall_ms = self._runners[name].call(
+                    [slot_index], problem.device.flushes, problem.call_seed(), warm=warm
+                )
             if expected is not None:
                 if comparison.checksum(slot.unwritable) != before:
                     raise FoundOut(name, "is wrong", "the kernel wrote to its inputs")
                 with _blaming(name):
                     self._check(slot, expected, number % 2, f"round {number + 1}", exact)
             if number >= 0:  # The first round serves only to warm up.
-                self._times[name].append(own_ms)
+                self._times[name].append(own[0])
                 self._walls[name].append(wall_ms)
         self._opened.empty_kernel.call(self._call_overhead)
 
@@ -160,6 +163,7 @@ class _Runoff:
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
             binds_ms=self._problem.binds_ms if name in self._bound else (),
+            warm=python and self._opened.runs_cold,
             least_ms=self._problem.device.least_ms(),
         )
 

@@ -60,7 +60,7 @@ def test_it_runs_the_model_on_the_slots_inputs_and_leaves_the_slot_alone(
     problem.load_mixed(0, slot, seed=7)
     before = [tensor.clone() for tensor in slot.tensors]
     process.begin()
-    times = process.times(slot, problem.device.flushes, seed=3, warms=True)
+    times = process.times(slot, problem.device.flushes, seed=3, untimed=0)
     assert times is not None and 0.0 < times.ms < 1e3 and 0.0 < times.launching_ms < 1e3
     for tensor, kept in zip(slot.tensors, before, strict=True):
         assert torch.equal(tensor, kept) or bool(kept.isnan().all())
@@ -97,7 +97,7 @@ def test_after_the_end_of_its_process_the_judge_times_the_reference(
     process.begin()
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    assert process.times(slot, problem.device.flushes, seed=None, warms=True) is None
+    assert process.times(slot, problem.device.flushes, seed=None, untimed=0) is None
     assert "the judge times the reference itself" in capfd.readouterr().err
     process.begin()
     assert process.pid is None
@@ -107,4 +107,4 @@ def test_a_long_reference_needs_no_process(problem: JudgedProblem) -> None:
     long = ReferenceProcess(problem, SETTINGS, eager_ms=1e3)
     long.begin()
     assert long.pid is None
-    assert long.times(problem.arena.slots[0], problem.device.flushes, seed=None, warms=True) is None
+    assert long.times(problem.arena.slots[0], problem.device.flushes, seed=None, untimed=0) is None
