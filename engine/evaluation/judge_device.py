@@ -86,10 +86,6 @@ class JudgeDevice:
         little = self._flush[:1]
         return sorted(self.time_ms(little.zero_) for _ in range(_DEVICE.least_timed))[_DEVICE.least_timed // 4]
 
-    def occupy(self, ms: float) -> None:
-        """Keep a GPU busy for at least ``ms`` milliseconds, with a single launch. Return at once."""
-        torch.cuda._sleep(ceil(ms * _DEVICE.most_cycles_per_ms))
-
     def settle(self) -> None:
         """Wait until the device has finished or suspended work from other processes."""
         if self.cuda:

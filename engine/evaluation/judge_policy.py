@@ -54,6 +54,10 @@ class PairPolicy(Struct, frozen=True):
     """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
     remains.
     """
+    untimed_checked_one_in: int = 2
+    """The judge checks the outputs of an untimed call in one of this many pairs, so that a kernel cannot skip untimed
+    calls.
+    """
     outliers_one_in: int = 3
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
     change a median.
@@ -125,8 +129,8 @@ class ClockPolicy(Struct, frozen=True):
     """Additional allowance per call, in milliseconds. Measured on an H200: up to 0.15 ms."""
     unknown_ms: PerDevice = PerDevice(0.45, 1.5)
     """Call overhead to assume if the empty kernel does not build."""
-    warming: float = 1.6
-    """Duration of a short Python kernel's untimed call, relative to the timed call."""
+    untimed: float = 1.6
+    """Maximum duration of an untimed call, relative to the timed call."""
     python_call_ms: float = 0.2
     """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel."""
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
@@ -219,10 +223,6 @@ class ClockPolicy(Struct, frozen=True):
     """Minimum difference that proves a slowed reference."""
     reference_alone_calls: int = 7
     """Number of calls to the reference without the kernel's process; the median counts."""
-    reference_held: float = 8.0
-    """The judge occupies the GPU for this many times the reference's launch time, to find out whether launches wait."""
-    reference_held_calls: int = 3
-    """Number of calls to the reference on an occupied GPU. If all take more than half of that time, launches wait."""
     reference_wait_s: float = 0.05
     """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
@@ -257,14 +257,16 @@ class RunoffPolicy(Struct, frozen=True):
 class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
-    cold_up_to_ms: float = 12.0
+    untimed_up_to_ms: float = 12.0
     """For work that takes longer than this, cold first launches from Python make no measurable difference."""
-    warming_calls: int = 2
-    """Number of untimed calls before a timed call whose launches would be cold. Measured: a network of 200 launches
-    takes 1.6 times the time of a warm call in its first call, and 1.3 times in its second call.
+    untimed_calls: int = 2
+    """Number of untimed calls before a timed call with launches from Python. Measured: a network of 200 launches takes
+    1.6 times as long as a warm call in its first call, and 1.3 times as long in its second call.
     """
     apart_up_to_ms: float = 30.0
-    """A longer reference is timed in the judge's process even for Python kernels, because the GPU's work dominates."""
+    """The judge times a longer reference in its own process, because the GPU's work dominates."""
+    apart_attempts: int = 2
+    """Maximum number of processes for one reference. After as many failures, the judge times the reference itself."""
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed
     call.
@@ -303,10 +305,8 @@ class DevicePolicy(Struct, frozen=True):
     """Time after which the judge times no more baseline calls."""
     warm_up: int = 2
     """Number of untimed calls before the timed calls."""
-    most_cycles_per_ms: int = 3_000_000
-    """Upper bound on a GPU's clock, in cycles per millisecond. An H200 at 1.98 GHz stays occupied 1.5 times as long as
-    necessary.
-    """
+    core_iterations: int = 2000
+    """Iterations of the loop that measures a core's speed, about 0.1 ms."""
     compiled_s: float = 0.2
     """Minimum time for the ``torch.compile`` baseline."""
     compile_process_s: int = 600
@@ -346,8 +346,10 @@ class AdmissionPolicy(Struct, frozen=True):
     """Number of copies of every tensor in the judge: in the kernels' buffers, and as drawn or expected values."""
     context_bytes: int = 1 * GIB
     """GPU memory that a process needs before it allocates tensors: context, modules, and the buffer that flushes L2."""
-    processes: int = 2
-    """Number of processes with a CUDA context besides the judge: the kernel's and the empty kernel's."""
+    processes: int = 3
+    """Number of processes with a CUDA context besides the judge: the kernel's, the empty kernel's and the
+    reference's.
+    """
     trials: int = 3
     """Number of trials in memory at the same time: the judge mixes two for a timed call while it draws a third."""
     fp64: int = 12

@@ -479,11 +479,15 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Time to copy the outputs once, in milliseconds. A ``.py`` kernel's runner copies the outputs after the
-        runner's clock has stopped.
+        """Time to copy outputs in the reference's layout once, in milliseconds. A ``.py`` kernel's runner copies the
+        outputs after the runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
-        sources = [torch.zeros_like(target) for target in targets]
+        layouts = [one or target.stride() for target, one in zip(targets, self.output_strides, strict=True)]
+        sources = [
+            torch.empty_strided(target.shape, layout, dtype=target.dtype, device=target.device).zero_()
+            for target, layout in zip(targets, layouts, strict=True)
+        ]
 
         def copy_all() -> None:
             for target, source in zip(targets, sources, strict=True):

@@ -1,8 +1,8 @@
 """Evaluate a kernel once: test its outputs on fresh inputs, and time it against the reference.
 
-The kernel runs in a :class:`~engine.evaluation.sandbox.runner.Runner`. The reference, inputs, expected outputs and the
-authoritative clock stay in this process. ``checks.py`` decides; this module calls the kernel, times it and records the
-evidence.
+The kernel runs in a :class:`~engine.evaluation.sandbox.runner.Runner`. Inputs, expected outputs and the authoritative
+clock stay in this process, and so does the reference, except while it is timed for a Python kernel on a GPU.
+``checks.py`` decides; this module calls the kernel, times it and records the evidence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -39,10 +39,10 @@ from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.evaluation.sandbox.runner_process import spare_process
 from engine.evaluation.timing import statistics
-from engine.evaluation.timing.call_batches import after_kernel
+from engine.evaluation.timing.call_batches import after_kernel, expected_outputs
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
-from engine.evaluation.timing.cpu_contention import CpuContention, on_one_core
+from engine.evaluation.timing.cpu_contention import CpuContention, core_ms, on_one_core
 from engine.evaluation.timing.speedup import counted, timed
 from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
@@ -177,7 +177,7 @@ class EvaluationRun:
         self.problem.device.synchronize()
         others = self._others_of(slot) if self.calls == 0 else []  # The outputs still contain poison.
         before = comparison.checksum(others)
-        self._call(place, trial.seed, warms=False)
+        self._call(place, trial.seed, timed=False)
         check_writes(slot)
         if comparison.checksum(others) != before:
             raise Rejected("out_of_bounds", "writes out of bounds", "the kernel wrote to the buffers of other calls")
@@ -208,7 +208,7 @@ class EvaluationRun:
 
     def pair_and_perhaps_trial(self) -> bool:
         """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
-        with on_one_core(*self._pids) if self._launches_from_python else nullcontext():
+        with self._on_one_core(self.runner.pid, *self._reference_pids):
             compared = self._pair(len(self.pairs.kernel_ms), self._role())
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
@@ -346,49 +346,30 @@ class EvaluationRun:
             self.context.load_timed(self.problem, index, self.problem.arena.slots[0], self.problem.fresh_seed())
             self.problem.device.synchronize()
             time.sleep(wait_s)
-            times.append(self._reference(0, self.problem.call_seed())[0])
+            with self._on_one_core(*self._reference_pids):
+                times.append(self._reference(0, self.problem.call_seed())[0])
         return ReferenceTimes.medians(times)
-
-    def reference_waits(self, launching_ms: float) -> bool:
-        """Return whether the reference's launches wait for work on the GPU. ``launching_ms``: their time on a free GPU.
-
-        A busy GPU delays only launches that wait: those of a model that reads results during ``forward``, or that
-        launches more kernels than the GPU's queue holds.
-        """
-        held_ms = _CLOCK.reference_held * launching_ms + _CLOCK.reference_slowed_ms
-        for index in range(_CLOCK.reference_held_calls):
-            slot = self.problem.arena.slots[0]
-            self.context.load_timed(self.problem, index, slot, self.problem.fresh_seed())
-            forward = self.problem.forward_on(slot)
-            self.problem.device.synchronize()
-            self.problem.device.occupy(held_ms)
-            started = time.perf_counter()
-            forward()
-            took_ms = 1e3 * (time.perf_counter() - started)
-            self.problem.device.synchronize()
-            if took_ms < held_ms / 2:
-                return False
-        return True
 
     def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
         """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
 
-        PyTorch's launches become slower after the kernel has used the processor. Therefore a short model or Python
-        kernel runs untimed first. The device finishes this work, so that all timed calls have the same head start: the
-        evictions.
+        For a Python kernel, the times come from the reference's own process, if it runs. The outputs always come from
+        this process. Untimed calls come first, if the kernel has them too. The device finishes their work, so that all
+        timed calls have the same head start: the evictions.
         """
         slots = self.problem.arena.slots
-        slot, warming = slots[place], self.context.warming_slots(place)
+        slot, untimed = slots[place], self.context.untimed_slots(place)
+        on_core_ms = core_ms() if self.settings.kind == "cuda" else 0.0
         if self._launches_from_python:
-            apart = self.context.reference_process.times(slot, self.problem.device.flushes, seed, len(warming))
+            apart = self.context.reference_process.times(slot, self.problem.device.flushes, seed, len(untimed))
             if apart is not None:
-                self._runs_ms += apart.ms
+                self._runs_ms += apart[0]
                 if seed is not None:
                     torch.manual_seed(seed)
-                return apart, self.problem.run(slot)
-        for index in warming:
+                return ReferenceTimes(*apart, on_core_ms), self.problem.run(slot)
+        for index in untimed:
             self.problem.run(slots[index])
-        if warming:
+        if untimed:
             self.problem.device.synchronize()
         forward = self.problem.forward_on(slot)
         if seed is not None:
@@ -403,39 +384,74 @@ class EvaluationRun:
         took_ms = self.problem.device.time_ms(run)
         self._runs_ms += took_ms
         result, launching_ms = launched[0]
-        return ReferenceTimes(took_ms, launching_ms), self.problem.output_tensors(result)
+        return ReferenceTimes(took_ms, launching_ms, on_core_ms), self.problem.output_tensors(result)
 
-    def _call(self, place: int, seed: int | None = None, *, warms: bool = True) -> tuple[float, float]:
+    def _call(self, place: int, seed: int | None = None, *, timed: bool = True) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
 
-        ``warms``: whether untimed calls come first, if the kernel needs them. Trials need none. A kernel that skips
-        untimed calls, to hide time, fails in these trials, because it cannot tell them from timed calls.
+        ``timed``: whether the time counts, so that untimed calls may come first. The judge checks the outputs of some
+        untimed calls.
         """
         self.calls += 1
-        warming = self.context.warming_slots(place) if warms else ()
-        reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, warm=warming)
+        untimed = self.context.untimed_slots(place) if timed and self._launches_from_python else ()
+        checks_untimed = bool(untimed) and secrets.randbelow(_PAIRS.untimed_checked_one_in) == 0
+        check = self._loaded_for_untimed_call(untimed, seed) if checks_untimed else None
+        reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, untimed)
+        if check is not None:
+            check()
         self._runs_ms += reported[0]
         return reported[0], wall_ms
 
+    def _loaded_for_untimed_call(self, untimed: Sequence[int], seed: int | None) -> Callable[[], None] | None:
+        """Load fresh inputs for the first of the ``untimed`` calls. Return the function that checks its outputs.
+
+        Return None if a second call on this slot would change the outputs. Threat: clock.
+        """
+        problem, slot, mixture = self.problem, self.problem.arena.slots[untimed[0]], self.problem.fresh_seed()
+        if untimed.count(untimed[0]) > 1 and (problem.mutates or problem.spec.random):
+            return None
+        load = partial(problem.load_mixed, 0, slot, mixture)
+        load()
+        slot.poison(0)
+        problem.device.synchronize()
+
+        def reference() -> list[torch.Tensor]:
+            if seed is not None:
+                torch.manual_seed(seed)
+            return expected_outputs(problem, slot)
+
+        def check() -> None:
+            check_writes(slot)
+            exact = partial(problem.in_double, slot, load)
+            self.answers.check(problem, slot, after_kernel(slot, load, reference), 0, "an untimed call", exact)
+
+        return check
+
     @property
-    def _pids(self) -> list[int]:
-        """The processes that run in pairs: the kernel's, and the reference's if it has its own."""
+    def _reference_pids(self) -> list[int]:
+        """The reference's process, if it has its own."""
         apart = self.context.reference_process.pid if self._launches_from_python else None
-        return [self.runner.pid, *([apart] if apart is not None else [])]
+        return [apart] if apart is not None else []
+
+    def _on_one_core(self, *pids: int) -> AbstractContextManager[None]:
+        """For a Python kernel on a GPU, keep this thread and these processes on one core, because cores differ in
+        speed.
+        """
+        return on_one_core(*pids) if self._launches_from_python else nullcontext()
 
     @contextmanager
     def _contention(self) -> Iterator[None]:
         """While the context is open, measure the processor use of other programs, and set the limits for calls."""
         if self._launches_from_python:
             self.context.reference_process.begin()
-        self._shares = CpuContention(self.context.empty_kernel.pid, *self._pids)
+        self._shares = CpuContention(self.runner.pid, self.context.empty_kernel.pid, *self._reference_pids)
         self._limits = CallLimits(
             kind=self.settings.kind,
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
             binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
-            warm=POLICY.device.warming_calls if self.python and self.context.runs_cold else 0,
+            untimed=_DEVICE.untimed_calls if self.python and self.context.has_untimed_calls else 0,
             least_ms=self.problem.device.least_ms(),
         )
         try:

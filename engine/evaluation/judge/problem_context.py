@@ -48,14 +48,12 @@ class ProblemContext:
             self.empty_kernel.call(CallOverhead())
 
     @property
-    def runs_cold(self) -> bool:
-        """Whether launches from Python need untimed calls first, because the processor has been doing other work.
-
-        For a model that writes its buffers, the untimed calls need a slot of their own.
+    def has_untimed_calls(self) -> bool:
+        """Whether untimed calls precede a timed call with launches from Python. Otherwise, these launches would take
+        longer, because the processor has been doing other work.
         """
-        is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.cold_up_to_ms
-        has_slot = not self.judged.mutates or sum(slot.filled for slot in self.judged.arena.slots) > 1
-        return self.settings.kind == "cuda" and is_short and has_slot
+        is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.untimed_up_to_ms
+        return self.settings.kind == "cuda" and is_short
 
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
@@ -75,17 +73,16 @@ class ProblemContext:
         is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
         return role == "mean zero" or (role == "drawn" and is_general)
 
-    def warming_slots(self, index: int) -> Sequence[int]:
-        """Return the slots for the untimed calls before a call on slot ``index``, or () if no untimed call is
-        necessary.
+    def untimed_slots(self, index: int) -> Sequence[int]:
+        """Return the slots for the untimed calls before a call on slot ``index``, or () if there are none.
 
-        If possible, the other slots are used, so that an untimed call leaves no output for the timed call, and does not
-        write the timed call's buffers.
+        The slots are others, so that an untimed call leaves no output for the timed call, and does not write the timed
+        call's buffers.
         """
-        if not self.runs_cold:
-            return ()
         others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
-        return random.choices(others or [index], k=POLICY.device.warming_calls)
+        if not self.has_untimed_calls or not others:
+            return ()
+        return random.choices(others, k=POLICY.device.untimed_calls)
 
     def evict(self) -> None:
         """Release memory whose content the judge can rebuild. The kernels' buffers stay."""

@@ -212,9 +212,11 @@ class Judge:
 
     @property
     def evictable_bytes(self) -> int:
-        if not self._device.cuda or torch.cuda.memory_reserved() < _ADMISSION.idle * self._memory().total_bytes:
+        if not self._device.cuda:
             return 0
-        return int(torch.cuda.memory_reserved())
+        found = int(torch.cuda.memory_reserved())
+        found += sum(one.reference_process.held_bytes for one in self._opened.values())
+        return found if found >= _ADMISSION.idle * self._memory().total_bytes else 0
 
     def evict(self) -> None:
         for context in self._opened.values():

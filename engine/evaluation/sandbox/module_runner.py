@@ -61,7 +61,7 @@ class ModuleRunner(Runner):
 
     def __init__(self, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> None:
         self._settings = settings
-        self.goes_cold = settings.kind == "cuda"
+        self.launches_from_python = settings.kind == "cuda"
         super().__init__(settings.kind, limits, cancelled)
         # None of the kernel's code has run in the process yet, so a failed read means that the machine forbids reading.
         self.reads_results = settings.kind == "cpu" and _may_read(self.pid)

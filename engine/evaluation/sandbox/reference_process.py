@@ -15,25 +15,28 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from engine.evaluation.build.python_modules import CACHE, EXTENSIONS
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge.admission import intermediate_bytes
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.arena import Arena, Slot
+from engine.evaluation.sandbox.inside.cuda import CudaError
 from engine.evaluation.sandbox.module_runner import ModuleRunner
 from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import RunnerEnded
-from engine.evaluation.timing.statistics import ReferenceTimes
 
 _KERNEL = "\n\nModelNew = Model\n"
 _SLOTS = 2
+_DEVICE, _SANDBOX, _ADMISSION = POLICY.device, POLICY.sandbox, POLICY.admission
 
 
 class ReferenceProcess:
     """The reference of ``problem`` in its own process, with buffers that no kernel shares.
 
     The process starts at the first call of ``begin``, and runs as long as the problem is open. If the process cannot
-    start, or ends, the judge times the reference in its own process.
+    start, or has ended too often, there is none, and the judge times the reference in its own process.
     """
 
     def __init__(self, problem: JudgedProblem, settings: JudgeSettings, eager_ms: float | None) -> None:
@@ -41,7 +44,8 @@ class ReferenceProcess:
         self.arena: Arena | None = None
         """The buffers of the process, while it runs."""
         self._runner: ModuleRunner | None = None
-        self._failed = False
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._failures = 0
 
     @property
     def pid(self) -> int | None:
@@ -51,40 +55,50 @@ class ReferenceProcess:
     @property
     def held_bytes(self) -> int:
         """The device memory that the process occupies, estimated."""
-        if self.arena is None:
-            return 0
-        return self.arena.nbytes + intermediate_bytes(self._problem.spec) + POLICY.admission.context_bytes
+        return self._needed_bytes if self.arena is not None else 0
+
+    @property
+    def _needed_bytes(self) -> int:
+        spec = self._problem.spec
+        buffers = _SLOTS * sum(tensor.nbytes + 2 * _SANDBOX.redzone_bytes for tensor in spec.tensors)
+        return buffers + intermediate_bytes(spec) + _ADMISSION.context_bytes
 
     def begin(self) -> None:
         """Start the process for a short reference, if memory suffices and no process runs."""
-        if self._runner is not None or self._failed or (self._eager_ms or 0.0) > POLICY.device.apart_up_to_ms:
+        if self._runner is not None or self._failures >= _DEVICE.apart_attempts:
             return
-        spec = self._problem.spec
-        needed_bytes = _SLOTS * sum(tensor.nbytes for tensor in spec.tensors) + intermediate_bytes(spec)
-        if needed_bytes > self._problem.device.spare_bytes():
+        if (self._eager_ms or 0.0) > _DEVICE.apart_up_to_ms:
+            return
+        if 2 * self._needed_bytes > self._problem.device.free_bytes():  # The kernel needs about as much again.
             return
         try:
             self._start()
-        except (RunnerEnded, RuntimeError, MemoryError, OSError) as error:
-            self._give_up(error)
+        except (RunnerEnded, CudaError, RuntimeError, MemoryError, OSError) as error:
+            print(f"the judge times the reference itself, because its process did not start: {error}", file=sys.stderr)
+            self._fail()
 
-    def times(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> ReferenceTimes | None:
-        """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers. Return None
-        without a process.
+    def times(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> tuple[float, float] | None:
+        """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers.
+
+        Return the milliseconds of the call and of its launches, or None without a process. Raises ``Rejected`` with
+        the status "error" if the process ends, because later times in this process would not be comparable.
         """
         if self._runner is None or self.arena is None:
             return None
         index = random.randrange(_SLOTS)
+        is_first = not self.arena.slots[index].filled
         for number, own in enumerate(self.arena.slots):
-            if number == index or not own.filled:
-                self._fill(own, slot)
+            if number == index or is_first:
+                _fill(own, slot)
         self._problem.device.synchronize()
         try:
-            warm = [1 - index] * untimed
-            return ReferenceTimes(*self._runner.launch_times(index, flushes, seed, warm))
+            if is_first:  # The first calls load libraries.
+                self._runner.call([0, 1], flushes, seed)
+            return self._runner.launch_times(index, flushes, seed, [1 - index] * untimed)
         except RunnerEnded as ended:
-            self._give_up(ended)
-            return None
+            self._fail()
+            reason = f"the reference's process failed: {ended}; judge the kernel again"
+            raise Rejected("error", None, reason) from None
 
     def close(self) -> None:
         """End the process and release its buffers. Idempotent."""
@@ -92,24 +106,30 @@ class ReferenceProcess:
             self._runner.close()
         if self.arena is not None:
             self.arena.close()
-        self._runner = self.arena = None
+        if self._directory is not None:
+            self._directory.cleanup()
+        self._runner = self.arena = self._directory = None
 
     def _start(self) -> None:
         limits = limits_of(self._problem.spec, self._settings, self._eager_ms, module=True)
         mine = copy.copy(self._problem)
         mine.arena = self.arena = Arena(self._problem.spec.tensors, self._problem.device.kind, _SLOTS)
+        # A reference that compiles at its first call still reads its source then.
+        self._directory = tempfile.TemporaryDirectory(prefix="reference-")
+        home = Path(self._directory.name)
+        for name in (CACHE, EXTENSIONS):
+            (home / name).mkdir()
+        (home / "kernel.py").write_text(self._problem.spec.source + _KERNEL, errors="surrogateescape")
         self._runner = ModuleRunner(replace(self._settings, libraries="label"), limits, lambda: False)
-        with tempfile.TemporaryDirectory() as directory:
-            kernel = Path(directory, "kernel.py")
-            kernel.write_text(self._problem.spec.source + _KERNEL, errors="surrogateescape")
-            self._runner.load(kernel, mine)
+        self._runner.load(home / "kernel.py", mine)
 
-    def _fill(self, own: Slot, slot: Slot) -> None:
-        for target, source in zip((*own.inputs, *own.weights), (*slot.inputs, *slot.weights), strict=True):
-            target.copy_(source)
-        own.filled = True
-
-    def _give_up(self, error: Exception) -> None:
-        print(f"the judge times the reference itself, because its process failed: {error}", file=sys.stderr)
-        self._failed = True
+    def _fail(self) -> None:
+        self._failures += 1
         self.close()
+
+
+def _fill(own: Slot, slot: Slot) -> None:
+    """Copy inputs and weights from ``slot`` to the process's own buffers."""
+    for target, source in zip((*own.inputs, *own.weights), (*slot.inputs, *slot.weights), strict=True):
+        target.copy_(source)
+    own.filled = True

@@ -66,8 +66,8 @@ class Runner:
     a function that the judge polls while it waits. Raises ``RunnerEnded`` if the process does not start.
     """
 
-    goes_cold = False
-    """Whether the kernel's launches take longer after a pause, as do GPU launches from Python."""
+    launches_from_python = False
+    """Whether Python code launches the kernel on a GPU. Such launches take longer after a pause."""
     reads_results = False
     """Whether the judge reads a ``.py`` kernel's results. Otherwise, the runner copies the results after timing."""
 
@@ -161,32 +161,33 @@ class Runner:
         return [str(layer) for layer in layers]
 
     def call(
-        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, warm: Sequence[int] = ()
+        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, untimed: Sequence[int] = ()
     ) -> tuple[list[float], float]:
         """Call the kernel on each slot in turn. Return the reported times and the judge's wall time, in milliseconds.
 
         ``flushes``: L2 evictions on a GPU before each call. With 0, the runner reports one time for all calls.
         ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only).
-        ``warm``: the slots for untimed calls before each call of a kernel that launches from Python. The wall time
+        ``untimed``: the slots for untimed calls before each call of a kernel that launches from Python. The wall time
         includes these untimed calls.
 
         Raises ``RunnerEnded``.
         """
-        answer, wall_ms = self._ask(self._order(slots, flushes, seed, warm))
+        answer, wall_ms = self._ask(self._order(slots, flushes, seed, untimed))
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
             raise RunnerEnded("forbidden", "the kernel forged its times: the reported times are impossible")
         return [float(value) for value in times], wall_ms
 
-    def launch_times(self, slot: int, flushes: int, seed: int | None, warm: Sequence[int]) -> tuple[float, float]:
+    def launch_times(self, slot: int, flushes: int, seed: int | None, untimed: Sequence[int]) -> tuple[float, float]:
         """Call trusted code once, as :meth:`call` does. Return the milliseconds of the call, and until all its work was
         launched, as the process reports them. Raises ``RunnerEnded``.
         """
-        answer, _ = self._ask(self._order([slot], flushes, seed, warm))
+        answer, _ = self._ask(self._order([slot], flushes, seed, untimed))
         return answer["ms"][0], answer["launching_ms"][0]
 
-    def _order(self, slots: Sequence[int], flushes: int, seed: int | None, warm: Sequence[int]) -> dict[str, Any]:
-        return {"slots": list(slots), "flushes": flushes, "seed": seed, "warm": list(warm) if self.goes_cold else []}
+    def _order(self, slots: Sequence[int], flushes: int, seed: int | None, untimed: Sequence[int]) -> dict[str, Any]:
+        before = list(untimed) if self.launches_from_python else []
+        return {"slots": list(slots), "flushes": flushes, "seed": seed, "untimed": before}
 
     def launches(self, seed: int | None = None) -> tuple[Launch, ...]:
         """Return the GPU launches of one call on the first slot, as the kernel's process reports them.

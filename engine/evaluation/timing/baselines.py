@@ -40,9 +40,9 @@ _REASON_CHARS = POLICY.sandbox.reason_chars
 def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], object]], least_s: float = 0.0) -> Timing:
     """Time calls repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
 
-    ``prepare`` returns the next call. On a GPU, an untimed call precedes each short call, because launches
-    become slower after a pause. Pairs of reference and kernel include the same untimed call. On a CPU, the result
-    excludes disturbed times.
+    ``prepare`` returns the next call. On a GPU, untimed calls precede each short call, because launches become slower
+    after a pause. Pairs of reference and kernel include the same untimed calls. On a CPU, the result excludes disturbed
+    times.
     """
     for _ in range(_DEVICE.warm_up):
         device.time_ms(prepare())
@@ -53,8 +53,10 @@ def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], obje
         or (spent_s := time.perf_counter() - started) < least_s
         or (len(times) < _DEVICE.eager_most and spent_s < _DEVICE.eager_s)
     ):
-        if device.cuda and (not times or times[-1] <= _DEVICE.cold_up_to_ms):
-            prepare()()
+        if device.cuda and (not times or times[-1] <= _DEVICE.untimed_up_to_ms):
+            for _ in range(_DEVICE.untimed_calls):
+                prepare()()
+            device.synchronize()
         times.append(device.time_ms(prepare()))
     return statistics.summarize(times if device.cuda else undisturbed_times(times))
 

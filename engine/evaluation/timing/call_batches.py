@@ -74,7 +74,10 @@ class CallBatch:
             check_writes(self._slots[index])
         for index in compared:
             slot, mixture = self._slots[index], self._mixtures[index]
-            load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
+            load, reference = (
+                partial(problem.load_mixed, index, slot, mixture),
+                partial(expected_outputs, problem, slot),
+            )
             exact = partial(problem.in_double, slot, load)
             self._check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} of a batch", exact)
 
@@ -90,7 +93,8 @@ def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[],
     return found
 
 
-def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor]:
+def expected_outputs(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor]:
+    """Return the reference's outputs for the inputs in ``slot``, and the inputs and buffers that it writes."""
     outputs = problem.run(slot)
     # The model may return the buffer that it writes.
     kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs

@@ -27,7 +27,7 @@ class CallLimits(Struct, frozen=True):
     ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
     list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
     kernel's outputs; 0 without a copy, None for compiled kernels. ``binds_ms``: the judge's times for binding a model's
-    weights to a slot; this list grows, too. ``warm``: the number of untimed calls before each single call.
+    weights to a slot; this list grows, too. ``untimed``: the number of untimed calls before each single call.
     ``least_ms``: the time between two events around almost no work.
     """
 
@@ -35,7 +35,7 @@ class CallLimits(Struct, frozen=True):
     overhead: CallOverhead
     copy_ms: float | None = None
     binds_ms: Sequence[float] = ()
-    warm: int = 0
+    untimed: int = 0
     least_ms: float = 0.0
 
     @property
@@ -61,12 +61,12 @@ class CallLimits(Struct, frozen=True):
             return 0.0
         # A machine that delays calls also delays Python.
         delays_ms = self.overhead.beside_at(0.2)
-        binds_ms = (1 + self.warm) * self.bind_ms
-        return _CLOCK.python_call_ms + delays_ms + binds_ms + _CLOCK.output_copy * self.copy_ms
+        each_ms = self.bind_ms + _CLOCK.output_copy * self.copy_ms
+        return _CLOCK.python_call_ms + delays_ms + (1 + self.untimed) * each_ms
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time that counts for a single call, given the reported time and the judge's time."""
-        beside = self.call_ms + _CLOCK.warming * self.warm * reported_ms
+        beside = self.call_ms + _CLOCK.untimed * self.untimed * reported_ms
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:

@@ -124,10 +124,10 @@ class _Runoff:
         for name in random.sample(list(self._libraries), len(self._libraries)):
             slot.poison(number % 2)
             problem.device.synchronize()
-            warm = self._opened.warming_slots(slot_index)
+            untimed = self._opened.untimed_slots(slot_index)
             with _blaming(name):
                 own, wall_ms = self._runners[name].call(
-                    [slot_index], problem.device.flushes, problem.call_seed(), warm=warm
+                    [slot_index], problem.device.flushes, problem.call_seed(), untimed=untimed
                 )
             if expected is not None:
                 if comparison.checksum(slot.unwritable) != before:
@@ -163,7 +163,7 @@ class _Runoff:
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
             binds_ms=self._problem.binds_ms if name in self._bound else (),
-            warm=python and self._opened.runs_cold,
+            untimed=POLICY.device.untimed_calls if python and self._opened.has_untimed_calls else 0,
             least_ms=self._problem.device.least_ms(),
         )
 

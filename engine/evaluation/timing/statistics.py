@@ -100,10 +100,12 @@ class ReferenceTimes(NamedTuple):
     """The times of one call of the reference, or the medians of several, in milliseconds.
 
     ``ms``: the call's time. ``launching_ms``: the time until the call returned, usually before the GPU had finished.
+    ``core_ms``: the time of a fixed loop on the same core just before the call, or 0 on a CPU.
     """
 
     ms: float
     launching_ms: float
+    core_ms: float
 
     @classmethod
     def medians(cls, times: Sequence[ReferenceTimes]) -> ReferenceTimes:

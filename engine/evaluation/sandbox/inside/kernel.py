@@ -90,18 +90,18 @@ class Kernel(ABC):
         ``launching_ms``, the milliseconds until each group of calls returned.
 
         ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
-        seed. ``warm``: the slots for untimed calls before each timed call, which keep launches from Python warm.
-        ``keep``: a function that receives the results.
+        seed. ``untimed``: the slots for untimed calls before each timed call, which make launches from Python
+        faster. ``keep``: a function that receives the results.
 
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """
-        slots, flushes, seed, warm = order["slots"], order["flushes"], order["seed"], order["warm"]
+        slots, flushes, seed, untimed = order["slots"], order["flushes"], order["seed"], order["untimed"]
         times_ms, launching_ms = list[float](), list[float]()
         self.begin(seed)
         for part in [[slot] for slot in slots] if flushes else [slots]:
-            for slot in warm:
-                self.call(slot)
-            if warm:
+            for slot in untimed:
+                keep(slot, self.call(slot))
+            if untimed:
                 backend.synchronize()  # Otherwise, this work would give a slow launch a head start.
                 self.begin(seed)
             for last, calls in self.bind(part):

@@ -326,8 +326,9 @@ def test_work_left_on_the_device_for_the_reference_is_found(bench: Bench, tmp_pa
     if bench.language != "cu":
         pytest.skip("on a CPU the process stands still between its calls")
     # GPU contexts take turns of about 2 ms, so only a longer reference is slowed.
-    often = "for _ in range(1000):\n            y = torch.softmax(x, dim=1)\n        return y"
-    bench.open(PROBLEM.replace("return torch.softmax(x, dim=1)", often), "often", tmp_path)
+    busy = "big = torch.zeros(4096, 4096, device=x.device)\n        for _ in range(4):\n            big = big @ big"
+    text = PROBLEM.replace("return torch.softmax(x, dim=1)", f"{busy}\n        return torch.softmax(x, dim=1)")
+    bench.open(text, "busy", tmp_path)
     after = "cudaStreamSynchronize(stream); leave_work_behind();"
     verdict = bench.judge(softmax(bench.language, outside=_OTHER_CONTEXT, after=after))
     assert verdict.status == "cheating", (verdict.status, verdict.reason, verdict.reference, verdict.kernel)

@@ -13,6 +13,7 @@ import torch
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_device import JudgeDevice
+from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.reference_process import ReferenceProcess
 from engine.problem.inspection import inspect_file
 
@@ -61,9 +62,9 @@ def test_it_runs_the_model_on_the_slots_inputs_and_leaves_the_slot_alone(
     before = [tensor.clone() for tensor in slot.tensors]
     process.begin()
     times = process.times(slot, problem.device.flushes, seed=3, untimed=0)
-    assert times is not None and 0.0 < times.ms < 1e3 and 0.0 < times.launching_ms < 1e3
+    assert times is not None and all(0.0 < ms < 1e3 for ms in times)
     for tensor, kept in zip(slot.tensors, before, strict=True):
-        assert torch.equal(tensor, kept) or bool(kept.isnan().all())
+        assert torch.equal(*(one.reshape(-1).view(torch.uint8) for one in (tensor, kept)))  # Poison is NaN.
 
     torch.manual_seed(3)
     (expected,) = problem.run(slot)  # This writes the running statistics of the normalization.
@@ -89,16 +90,23 @@ def test_the_process_serves_all_kernels_of_a_problem_and_ends_with_it(
     process.close()
 
 
-def test_after_the_end_of_its_process_the_judge_times_the_reference(
-    problem: JudgedProblem, process: ReferenceProcess, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_ends_is_started_once_more(problem: JudgedProblem, process: ReferenceProcess) -> None:
     slot = problem.arena.slots[0]
     problem.load_mixed(0, slot, seed=7)
     process.begin()
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    assert process.times(slot, problem.device.flushes, seed=None, untimed=0) is None
-    assert "the judge times the reference itself" in capfd.readouterr().err
+    with pytest.raises(Rejected, match="the reference's process failed") as found:
+        process.times(slot, problem.device.flushes, seed=None, untimed=0)
+    assert found.value.status == "error"
+    assert process.pid is None and process.times(slot, problem.device.flushes, seed=None, untimed=0) is None
+
+    process.begin()
+    assert process.times(slot, problem.device.flushes, seed=None, untimed=0) is not None
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(Rejected):
+        process.times(slot, problem.device.flushes, seed=None, untimed=0)
     process.begin()
     assert process.pid is None
 
@@ -108,3 +116,18 @@ def test_a_long_reference_needs_no_process(problem: JudgedProblem) -> None:
     long.begin()
     assert long.pid is None
     assert long.times(problem.arena.slots[0], problem.device.flushes, seed=None, untimed=0) is None
+
+
+def test_without_a_model_that_a_process_can_load_the_judge_times_the_reference(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "problem.py"
+    beside = tmp_path / "width"
+    beside.write_text("32")
+    file.write_text(PROBLEM.replace("import torch", f"import torch\n\nWIDTH = int(open({str(beside)!r}).read())"))
+    judged = JudgedProblem(inspect_file(file, "problem"), JudgeDevice("cpu", 1), SETTINGS.trials)
+    apart = ReferenceProcess(judged, SETTINGS, eager_ms=1.0)
+    apart.begin()
+    assert apart.pid is None
+    assert "the judge times the reference itself" in capfd.readouterr().err
+    judged.close()

@@ -54,13 +54,13 @@ def test_a_lesser_difference_or_a_busy_machine_is_a_remark() -> None:
 
 
 def test_binding_weights_is_allowed_once_per_call_that_binds() -> None:
-    def limits(*, warm: int = 0, binds_ms: tuple[float, ...] = (0.3, 0.5, 0.4)) -> CallLimits:
-        return CallLimits("cpu", CallOverhead([0.1]), copy_ms=0.0, binds_ms=binds_ms, warm=warm)
+    def limits(*, untimed: int = 0, binds_ms: tuple[float, ...] = (0.3, 0.5, 0.4)) -> CallLimits:
+        return CallLimits("cpu", CallOverhead([0.1]), copy_ms=0.0, binds_ms=binds_ms, untimed=untimed)
 
     none, bind_ms = limits(binds_ms=()), limits().bind_ms
     assert bind_ms == pytest.approx(2 * 0.4)
     assert limits().python_ms - none.python_ms == pytest.approx(bind_ms)
-    assert limits(warm=2).python_ms - none.python_ms == pytest.approx(3 * bind_ms)
+    assert limits(untimed=2).python_ms - none.python_ms == pytest.approx(3 * bind_ms)
     each_ms = limits().beside_batch_ms(100, 0.0) - none.beside_batch_ms(100, 0.0)
     assert each_ms == pytest.approx(1.01 * bind_ms)
     same_ms = limits().beside_batch_ms(100, 0.0, binds=False) - none.beside_batch_ms(100, 0.0, binds=False)
