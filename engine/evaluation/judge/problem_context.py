@@ -51,9 +51,11 @@ class ProblemContext:
     def has_untimed_calls(self) -> bool:
         """Whether untimed calls precede a timed call with launches from Python. Otherwise, these launches would take
         longer, because the processor has been doing other work.
+
+        Untimed calls need a second slot.
         """
         is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.untimed_up_to_ms
-        return self.settings.kind == "cuda" and is_short
+        return self.settings.kind == "cuda" and is_short and len(self.judged.arena.slots) > 1
 
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.

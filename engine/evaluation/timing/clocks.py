@@ -61,12 +61,16 @@ class CallLimits(Struct, frozen=True):
             return 0.0
         # A machine that delays calls also delays Python.
         delays_ms = self.overhead.beside_at(0.2)
-        each_ms = self.bind_ms + _CLOCK.output_copy * self.copy_ms
-        return _CLOCK.python_call_ms + delays_ms + (1 + self.untimed) * each_ms
+        return _CLOCK.python_call_ms + delays_ms + self._around_ms
+
+    @property
+    def _around_ms(self) -> float:
+        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterwards."""
+        return self.bind_ms + _CLOCK.output_copy * (self.copy_ms or 0.0)
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time that counts for a single call, given the reported time and the judge's time."""
-        beside = self.call_ms + _CLOCK.untimed * self.untimed * reported_ms
+        beside = self.call_ms + self.untimed * (_CLOCK.untimed * reported_ms + self._around_ms)
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import MISREPORT, CallLimits, check_report
@@ -60,11 +61,20 @@ def test_binding_weights_is_allowed_once_per_call_that_binds() -> None:
     none, bind_ms = limits(binds_ms=()), limits().bind_ms
     assert bind_ms == pytest.approx(2 * 0.4)
     assert limits().python_ms - none.python_ms == pytest.approx(bind_ms)
-    assert limits(untimed=2).python_ms - none.python_ms == pytest.approx(3 * bind_ms)
     each_ms = limits().beside_batch_ms(100, 0.0) - none.beside_batch_ms(100, 0.0)
     assert each_ms == pytest.approx(1.01 * bind_ms)
     same_ms = limits().beside_batch_ms(100, 0.0, binds=False) - none.beside_batch_ms(100, 0.0, binds=False)
     assert same_ms == pytest.approx(0.01 * bind_ms)
+
+
+def test_untimed_calls_are_allowed_for_at_most_in_proportion_to_the_reported_time() -> None:
+    def counted_ms(untimed: int, reported_ms: float) -> float:
+        limits = CallLimits("cuda", CallOverhead([0.1]), copy_ms=0.0, untimed=untimed)
+        return limits.counted_ms(reported_ms, 30.0 + limits.call_ms)
+
+    assert counted_ms(0, 10.0) == pytest.approx(30.0)
+    assert counted_ms(2, 10.0) == 10.0  # Three calls of 10 ms each.
+    assert counted_ms(2, 5.0) == pytest.approx(30.0 - 2 * POLICY.clock.untimed * 5.0)
 
 
 def test_a_compiled_kernel_binds_nothing() -> None:
