@@ -346,9 +346,9 @@ class AdmissionPolicy(Struct, frozen=True):
     """Number of copies of every tensor in the judge: in the kernels' buffers, and as drawn or expected values."""
     context_bytes: int = 1 * GIB
     """GPU memory that a process needs before it allocates tensors: context, modules, and the buffer that flushes L2."""
-    processes: int = 3
-    """Number of processes with a CUDA context besides the judge: the kernel's, the empty kernel's and the
-    reference's.
+    processes: int = 2
+    """Number of processes with a CUDA context besides the judge: the kernel's and the empty kernel's. The reference's
+    process runs only if memory remains.
     """
     trials: int = 3
     """Number of trials in memory at the same time: the judge mixes two for a timed call while it draws a third."""

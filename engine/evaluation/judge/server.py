@@ -206,9 +206,10 @@ class Judge:
             return 0
         if not self._device.cuda:
             return self.need(request).least_bytes
-        opened = self._opened[request.problem]
-        others = _ADMISSION.context_bytes + opened.reference_process.held_bytes  # The empty kernel's process also runs.
-        return int(torch.cuda.memory_reserved()) + opened.judged.arena.nbytes + others
+        arena_bytes = self._opened[request.problem].judged.arena.nbytes
+        return (
+            int(torch.cuda.memory_reserved()) + arena_bytes + _ADMISSION.context_bytes
+        )  # The empty kernel's process is already running.
 
     @property
     def evictable_bytes(self) -> int:
