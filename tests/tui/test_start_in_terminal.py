@@ -175,6 +175,32 @@ def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: Kernel
     assert kernel_tui("pause", "demo").stderr.endswith("resume demo --minutes N (more than 2)\n")
 
 
+@pytest.mark.parametrize("minutes", ["1.5", "2"])
+def test_a_limit_that_leaves_no_time_is_refused_before_an_engine_starts(
+    kernel_tui: KernelTui, tmp_path: Path, minutes: str
+) -> None:
+    paths = spent_session(tmp_path)
+    told = f"--minutes {minutes} is too low, because the search has used 1.8 min"
+    enough = "kernel-tui resume demo --minutes N (more than 2)\n"
+    for words in (("resume", "demo"), ("config.toml", "--resume")):
+        refused = kernel_tui(*words, "--minutes", minutes, "--headless")
+        assert refused.returncode == ExitCode.USAGE and told in refused.stderr and refused.stderr.endswith(enough)
+    lowered = kernel_tui("budget", "demo", "--minutes", minutes)
+    assert lowered.returncode == ExitCode.FAILURE and told in lowered.stderr and lowered.stderr.endswith(enough)
+    with SessionReader(paths) as reader:
+        assert not reader.commands(), "no request waits for the next engine"
+        assert sum(isinstance(recorded.event, EngineStarted) for recorded in reader.read()) == 1
+
+
+def test_a_limit_below_the_used_minutes_is_refused_also_if_the_old_limit_leaves_time(
+    kernel_tui: KernelTui, tmp_path: Path
+) -> None:
+    paths = spent_session(tmp_path)
+    paths.config.write_text(paths.config.read_text().replace("minutes = 2.0", "minutes = 20.0"))
+    refused = kernel_tui("resume", "demo", "--minutes", "1", "--headless")
+    assert refused.returncode == ExitCode.USAGE and "--minutes N (more than 1.9)" in refused.stderr
+
+
 def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     (line,) = kernel_tui("show", "demo").stdout.splitlines()

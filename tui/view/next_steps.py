@@ -71,6 +71,19 @@ def minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, floa
     return (found[0], needed) if needed is not None else None
 
 
+def too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -> str | None:
+    """Say why a search would end at once under a new time limit, or return None if time would be left."""
+    used_s = elapsed_s(state, state.last_moment(state.heard_at))
+    spent = minutes_spent(paths, state)
+    needed = spent[1] if spent is not None else math.ceil(used_s / 6) / 10
+    if minutes > needed or (spent is None and minutes * 60 > used_s):
+        return None
+    return (
+        f"--minutes {minutes:g} is too low, because the search has used {used_s / 60:.1f} min. "
+        f"Continue with: {program()} resume {argument_of(paths)} {_more(needed)}"
+    )
+
+
 def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
     """Return the limit in minutes and the remaining seconds, or None without a limit."""
     limits = limits_of(paths)

@@ -31,18 +31,22 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     import getpass
 
     from engine.session.records.events import CommandHandled
-    from engine.session.records.requests import Stop
+    from engine.session.records.requests import ChangeBudget, Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
-    from tui.view.next_steps import option_to_resume
+    from tui.view.next_steps import option_to_resume, too_few_minutes
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
         _check_names(paths, command)
         if isinstance(command, Stop):
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
+        state = _state_of(paths)
+        minutes = command.minutes if isinstance(command, ChangeBudget) else None
+        if minutes is not None and (reason := too_few_minutes(paths, state, minutes)) is not None:
+            raise Failure(f"{paths.name}: no engine is running, and {reason}")
         raise Failure(
             f"{paths.name}: no engine is running to handle this request. Resume it "
-            + _resumed_by(session, command, option_to_resume(paths, _state_of(paths)))
+            + _resumed_by(session, command, option_to_resume(paths, state))
         )
     number = send_request(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
@@ -147,4 +151,6 @@ def _state_of(paths: SessionPaths) -> SessionState:
     from engine.session.store import SessionReader
 
     with SessionReader(paths) as reader:
-        return fold(reader.read(without=("variant_stage", "log_line")))
+        state = fold(reader.read(without=("variant_stage", "log_line")))
+        state.heard_at = reader.last_moment(state)
+    return state
