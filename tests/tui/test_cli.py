@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -284,6 +285,16 @@ def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: 
     assert max(pairs) <= EvaluationConfig().max_pairs, "each is judged once, as in a search: the runoff is what counts"
     for command in ("eval", "compare"):
         assert ("--quick" in kernel_tui(command, "--help").stdout) == (command == "eval")
+
+
+def test_eval_reports_a_first_build_and_then_one_from_the_cache(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "new.cpp").write_text(f"// {uuid.uuid4()}\n{SCALAR}")
+    command = ("eval", "new.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick")
+    first, again = kernel_tui.json(*command), kernel_tui.json(*command)
+    assert first["status"] == again["status"] == "correct"
+    assert not first["build"].get("cached") and first["build"]["seconds"] > 0.0
+    assert first["stage_s"]["build"] == first["build"]["seconds"]
+    assert again["build"]["cached"] and again["stage_s"]["build"] == 0.0
 
 
 def test_compare_says_that_two_kernels_are_one_to_the_machine(kernel_tui: KernelTui, endless: Path) -> None:

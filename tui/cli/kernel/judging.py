@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engine.evaluation.evaluator import Evaluator
     from engine.evaluation.local_evaluator import LocalEvaluator
     from engine.problem.spec import Language, ProblemSpec
-    from engine.session.records.verdict import Stage, Standing, Verdict
+    from engine.session.records.verdict import BuildReport, Stage, Standing, Verdict
 
 T = TypeVar("T")
 CONFIG = click.option(
@@ -153,7 +153,11 @@ async def judge_kernels(
 
             opening = begin(measure_and_open())
             await asyncio.wait((opening, building), return_when=asyncio.FIRST_COMPLETED)
-            builds = opening.done() or await building
+            if opening.done():
+                await opening  # raises an error if the problem cannot be opened
+                work.say(f"{', '.join(kernels)}: building")
+            reports = await building
+            builds = reports is None or any(report.ok for report in reports.values())
             if builds:
                 await opening
             else:
@@ -161,7 +165,10 @@ async def judge_kernels(
             verdicts = []
             for name, (language, source) in kernels.items():
                 on_stage = _stages_of(name, work, timing_processes(not quick))
-                verdicts.append(of_own_file(await evaluator.evaluate(problem, language, source, on_stage), name))
+                verdict = await evaluator.evaluate(problem, language, source, on_stage)
+                if reports is not None:
+                    verdict = _with_first_build(verdict, reports[name])
+                verdicts.append(of_own_file(verdict, name))
             standings: tuple[Standing, ...] = ()
             if runoff and all(verdict.correct for verdict in verdicts):
                 work.say("timing side by side")
@@ -178,14 +185,23 @@ async def judge_kernels(
 
 async def _build(
     evaluator: LocalEvaluator, problem: ProblemSpec, header: str, kernels: dict[str, tuple[Language, str]]
-) -> bool:
-    """Build all kernels. Return whether any builds, or whether only their evaluation can tell."""
+) -> dict[str, BuildReport] | None:
+    """Build all kernels. Return a report for each, or None if only their evaluation can tell whether they build."""
     import asyncio
 
     from engine.evaluation.build.compilers import NoCompiler
 
     builds = (evaluator.build(problem, header, language, source) for language, source in kernels.values())
     try:
-        return any(report.ok for report in await asyncio.gather(*builds))
+        return dict(zip(kernels, await asyncio.gather(*builds), strict=True))
     except (NoCompiler, OSError):
-        return True
+        return None
+
+
+def _with_first_build(verdict: Verdict, first: BuildReport) -> Verdict:
+    """Return the verdict with the report of the kernel's first build, which its evaluation found in the cache."""
+    from msgspec.structs import replace
+
+    if verdict.build is None or not verdict.build.cached:
+        return verdict
+    return replace(verdict, build=first, stage_s={**verdict.stage_s, "build": first.seconds})
