@@ -13,6 +13,7 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import NOW, monitor_of
+from tui.text.certainty import comparable_words
 from tui.text.story import Story
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
@@ -45,6 +46,28 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     standings = (Standing(before.id, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.5, 1.5, 1.4, 1.6, False))
     won = told(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
     assert f"new best {before.id}, 50% faster than {other.id} side by side; verdict ~9.00x" in won
+
+
+def test_the_log_gives_a_seeded_kernel_the_speedup_of_its_machine_code(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    story, best = Story(), state.variants[state.problems["softmax"].best or ""]
+    verdict = Verdict(status="correct", reason=f"same machine code as {best.id}", same_code_as=best.id)
+    for event in (
+        ev.IdeaProposed(
+            idea="i900", problem="softmax", round=2, parent=None, category="other", text="mine", proposer=ev.BY_HAND
+        ),
+        ev.VariantWritten(
+            variant="v900", idea="i900", problem="softmax", round=2, parent=None, language="cu", source="0",
+            proposer=ev.BY_HAND,
+        ),
+        ev.VerdictGiven(variant="v900", verdict=verdict),
+    ):  # fmt: skip
+        recorded = ev.Recorded(state.seq + 1, NOW, event)
+        state.apply(recorded)
+        story.note(state, recorded)
+    told = f"softmax: seeded v900: correct, same machine code as {best.id} ({comparable_words(state, best)})"
+    assert told in [line.text for line in story.lines] and "-" not in told
 
 
 async def test_after_a_benchmark_leftover_kernels_are_not_judged(engine: Any) -> None:

@@ -21,6 +21,7 @@ from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import devices_in_words, repeat_words, turn_line
 from tui.text.runoff_text import why_new_best
+from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
 
 LINES = 2000
@@ -304,6 +305,9 @@ def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | 
     if variant is None or variant.proposer != ev.BY_HAND or state.problems[variant.problem].best == variant.id:
         return None
     verdict = event.verdict
+    if (twin := twin_of(state, variant)) is not None:
+        same = f"same machine code as {twin.id} ({comparable_words(state, twin)})"
+        return "info", f"{variant.problem}: seeded {variant.id}: correct, {same}"
     if verdict.correct:
         return "info", f"{variant.problem}: seeded {variant.id}: correct, {speedup_words(verdict)}"
     return "warning", f"{variant.problem}: seeded {variant.id}: {verdict.status.replace('_', ' ')}; {verdict.reason}"
