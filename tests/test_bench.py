@@ -24,7 +24,7 @@ from engine.session.store import EventWriter, SessionPaths, SessionReader, creat
 from tests.commandline import KernelTui
 from tests.engine.test_state import problem_added, written
 from tui.bench.files import as_html, as_json, as_markdown
-from tui.bench.report import Report, report_of
+from tui.bench.report import Point, Report, report_of
 from tui.cli.search.bench import bench
 
 PROBLEM = """\
@@ -248,6 +248,21 @@ def test_the_curve_is_over_the_minutes_of_each_problem() -> None:
     assert (curve[0].minutes, curve[0].geomean, curve[0].fast_1) == (0.0, 1.0, 0)
     assert (curve[-1].minutes, curve[-1].fast_1) == (0.5, 2)
     assert curve[-1].geomean == pytest.approx(2.1**0.5)
+
+
+def test_the_progress_lists_only_changed_figures_and_both_ends() -> None:
+    figures = (
+        (0.0, 1.0, 0),
+        (0.5, 1.0, 0),
+        (1.0, 2.0, 1),
+        (1.5, 2.001, 1),
+        (2.0, 2.0, 2),
+        (2.5, 2.0, 2),
+        (3.0, 2.0, 2),
+    )
+    report = replace(a_report(), curve=tuple(Point(*one) for one in figures))
+    section = as_markdown(report).split("## Progress")[1]
+    assert re.findall(r"^\| (\d\.\d+) ", section, re.MULTILINE) == ["0.00", "1.00", "2.00", "3.00"]
 
 
 def test_the_files_hold_every_problem_and_need_nothing_else() -> None:

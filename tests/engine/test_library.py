@@ -234,3 +234,17 @@ def test_the_command(examples: Path, tmp_path: Path) -> None:
     misnamed = run("kernels", "--problem", "colunms", "--sessions", examples / "sessions").stdout.strip()
     assert "5 correct kernels in 3 sessions" in misnamed and "did you mean columns?" in misnamed
     assert json.loads(run("kernels", "nonsense", "--sessions", examples / "sessions", "--json").stdout) == []
+
+
+def test_the_command_prints_one_line_per_kernel(tmp_path: Path, specs: dict[str, ProblemSpec]) -> None:
+    note = (
+        "unroll 1 -> 4, block reduction tree -> shuffle, floats per access 1 -> 4, threads 256 -> 1024, kept pieces 4"
+    )
+    write_session(tmp_path / "sessions", "noted", specs["softmax"], {note: 2.0, "": 1.5})
+    run = KernelTui(tmp_path)
+    for width in (120, 150):
+        lines = run("kernels", env={} if width == 120 else {"COLUMNS": str(width)}).stdout.splitlines()
+        noted, plain = (next(line for line in lines if f" {name} " in line) for name in ("v1", "v2"))
+        assert "  unroll 1 -> 4, block red" in noted and noted.endswith("…") and "Try to be" not in noted
+        assert "  Try to be ." in plain, "a kernel without a note shows its idea"
+        assert max(map(len, lines)) <= width and lines.index(plain) == lines.index(noted) + 1

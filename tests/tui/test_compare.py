@@ -253,7 +253,7 @@ def test_sessions_side_by_side(tmp_path: Path) -> None:
     assert [head.name for head in found.heads] == ["a", "b"]
     assert found.words == ("All sessions solved 1 problem; leader: b on 1.",)
     assert texts(found, "state") == ["finished", "died"]
-    assert texts(found, "mean speedup") == ["2.00x", "3.00x"] and row(found, "mean speedup").leaders == {1}
+    assert texts(found, "geomean") == ["2.00x", "3.00x"] and row(found, "geomean").leaders == {1}
     assert texts(found, "correct") == ["1/2 50%", "2/2 100%"]
     assert row(found, "correct").leaders == frozenset(), "two verdicts say nothing about shares"
     assert texts(found, "dollars") == ["$0.25", "$0.00 + 1 of unknown price"]
@@ -277,12 +277,12 @@ def test_sessions_of_different_tolerances_have_no_leader(tmp_path: Path) -> None
         "The tolerances differ, so speedups are not comparable (strict kernelbench, loose crfm, old crfm).",
     )
     assert texts(found, "tolerance") == ["kernelbench (1e-4 in fp32)", "crfm (1e-2)", "crfm (1e-2)"]
-    for label, section in (("mean speedup", ""), ("best speedup", "softmax"), ("ms", "softmax")):
+    for label, section in (("geomean", ""), ("best speedup", "softmax"), ("ms", "softmax")):
         assert row(found, label, section).leaders == frozenset()
     assert differing(figures) == {"evaluation.tolerance": ["kernelbench", "crfm", "crfm"]}
     alike = compare_sessions(figures[1:])
     assert alike.words == ("All sessions solved 1 problem; leader: old on 1.",)
-    assert row(alike, "mean speedup").leaders == {1} and differing(figures[1:]) == {}
+    assert row(alike, "geomean").leaders == {1} and differing(figures[1:]) == {}
 
 
 def test_other_devices_and_other_references_are_not_compared(tmp_path: Path) -> None:
@@ -301,7 +301,8 @@ def test_the_command_compares_sessions(kernel_tui: KernelTui) -> None:
     write(root, "a", [right(2.0), WRONG])
     write(root, "b", [right(3.0)], rounds=9)
     text = kernel_tui("sessions", "--compare", "a", "b").stdout
-    assert "3.00x *" in text and "configuration differences" in text and "leader: b on 1" in text
+    assert "3.00x *" in text and "*: the row's leader" in text and "mean speedup" not in text
+    assert "geomean" in text and "configuration differences" in text and "leader: b on 1" in text
     found = kernel_tui.json("sessions", "--compare", "a", "b")
     assert [one["problems"][0]["result"]["speedup"] for one in found["sessions"]] == [2.0, 3.0]
     assert found["differing"] == {"search.rounds": ["3", "9"]}

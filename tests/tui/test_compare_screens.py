@@ -150,7 +150,7 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
                     break
             await pilot.pause(0.3)
             text = screen_text(app)
-            began = next(place for place, line in enumerate(text.splitlines()) if "mean speedup" in line)
+            began = next(place for place, line in enumerate(text.splitlines()) if "geomean" in line)
             assert began < 4
             check_grid(f"sessions-{width}x{height}", text)
             await pilot.press("escape")

@@ -39,7 +39,8 @@ def test_kernels_are_found_and_listed_by_the_name(kernel_tui: KernelTui) -> None
     found = kernel_tui.json("kernels", "--language", "cuda", *SESSIONS)
     assert {one["language"] for one in found} == {"cuda"}
     assert kernel_tui.json("kernels", "--language", "python", *SESSIONS) == []
-    row = next(line for line in kernel_tui("kernels", *SESSIONS).stdout.splitlines() if found[0]["variant"] in line)
+    listed = kernel_tui("kernels", *SESSIONS, env={"COLUMNS": "200"}).stdout.splitlines()
+    row = next(line for line in listed if found[0]["variant"] in line)
     assert "cuda" in row.split()
 
 

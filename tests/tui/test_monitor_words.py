@@ -316,6 +316,27 @@ async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engin
         await monitor.until_shown(f"round 2 done, its best {leader.id}, {leader.speedup:.2f}x")
 
 
+async def test_the_monitor_says_why_the_first_of_a_runoff_is_not_the_best(engine: Any) -> None:
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state = monitor.app.model.state
+        best, first = (leader.id for leader in state.leaders("softmax", 2))
+        verdict = state.variants[first].verdict
+        assert state.problems["softmax"].best == best and verdict is not None and verdict.speedup is not None
+        wide = structs.replace(verdict, speedup_low=verdict.speedup * 0.6, speedup_high=verdict.speedup * 1.4)
+        standings = (Standing(first, 3.0, 1.0, 1.0, 1.0, True), Standing(best, 3.1, 1.02, 0.99, 1.05, True))
+        engine.record(
+            ev.VerdictGiven(variant=first, verdict=wide),
+            ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+        )
+        rule = f"runoff of 2 kernels, fastest: {first}; best remains: {best} ({first}: tied, but uncertain)"
+        await monitor.until_shown(rule)
+        assert state.problems["softmax"].best == best
+        for name in (first, best):
+            monitor.app.monitor_screen.tree_view.select(name)
+            monitor.app.monitor_screen.detail.turn("Why")
+            await monitor.until_shown(f"{first} was first in the runoff, but is tied with {best}")
+
+
 async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state

@@ -112,7 +112,10 @@ def with_interval(over: Over) -> str:
 
 
 def curve(report: Report) -> Grid:
-    """Return the curve over the minutes of each problem."""
+    """Return the curve over the minutes of each problem: the first and the last row, and rows with another figure than
+    the row before.
+    """
     head = ("minutes per problem", "geomean over eager, failures = 1", "fast_1")
-    rows = ((f"{at.minutes:.2f}", speedup(at.geomean), _share(at.fast_1, report.count)) for at in report.curve)
-    return Grid(head, tuple(rows), frozenset(head))
+    rows = [(f"{at.minutes:.2f}", speedup(at.geomean), _share(at.fast_1, report.count)) for at in report.curve]
+    shown = [row for at, row in enumerate(rows) if at in (0, len(rows) - 1) or row[1:] != rows[at - 1][1:]]
+    return Grid(head, tuple(shown), frozenset(head))

@@ -105,7 +105,7 @@ def _same_devices(sessions: Sequence[SessionFigures]) -> bool:
 def _overall(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> tuple[Row, ...]:
     rows = (
         Row(
-            "mean speedup",
+            "geomean",
             tuple(_mean(session, shared) for session in sessions),
             "more" if _same_tolerance(sessions) else None,
         ),

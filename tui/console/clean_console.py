@@ -12,6 +12,8 @@ from tui.text.sanitize import clean_line
 
 PIPE_WIDTH = 200
 """Width of tables in a pipe, in cells."""
+PIPE_LINE = 120
+"""Width in a pipe of lists with one line per entry, in cells, unless ``COLUMNS`` is set."""
 
 
 class _Cleaned:

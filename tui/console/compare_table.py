@@ -10,6 +10,7 @@ from tui.console.tables import columns, console, print_marked
 from tui.text.sanitize import clean_line
 
 LEADS = "*"
+LEGEND = f"{LEADS}: the row's leader, and figures with an interval that overlaps the leader's"
 
 
 def print_side_by_side(comparison: Comparison) -> None:
@@ -22,7 +23,8 @@ def print_side_by_side(comparison: Comparison) -> None:
             table.add_row(Text(clean_line(section.title), style="bold"))
         for row in section.rows:
             table.add_row(Text(clean_line(row.label)), *_cells(row))
-    print_marked(out, table)
+    marked = any(row.leaders for section in comparison.sections for row in section.rows)
+    print_marked(out, table, LEGEND if marked else None)
     for text in comparison.words:
         print_prose(out, clean_line(text))
 

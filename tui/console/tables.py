@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ from engine.session.records.verdict_text import (
 )
 from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import SessionState
-from tui.console.clean_console import PIPE_WIDTH, clean_console, print_prose
+from tui.console.clean_console import PIPE_LINE, PIPE_WIDTH, clean_console, print_prose
 from tui.text.certainty import comparable_ms, comparable_words
 from tui.text.format import age, milliseconds
 from tui.text.glyphs import stage_words
@@ -59,7 +60,8 @@ if TYPE_CHECKING:  # an import at run time would load pydantic into the monitor
 
 _WHOLE = ("against", "problem", "kernel", "session", "language", "state", "age", "verdict", "check")
 """Columns of single words, which must not wrap."""
-_PROSE = ("", "config", "idea", "inputs", "note", "reason")
+_NOTE_OR_IDEA = "note or idea"
+_PROSE = ("", "config", "idea", "inputs", "note", _NOTE_OR_IDEA, "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
 _SOL = "% SOL"
 VISIBLE = 0.01
@@ -70,7 +72,7 @@ EARLIER = "first ms below best ms: timed under different load, so only runoffs c
 """Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
-_DROPPED_OF_KERNELS = ("age", "device", "language", "95%", "idea")
+_DROPPED_OF_KERNELS = ("age", "device", "language", "95%", _NOTE_OR_IDEA)
 """Columns of the list of kernels that a narrow terminal drops, in this order."""
 _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
@@ -318,14 +320,16 @@ def print_profile(launches: Sequence[KernelProfile]) -> None:
 
 
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:
-    """Print one row per saved kernel, with a tolerance column if tolerances differ."""
-    out = console()
+    """Print one line per saved kernel, with a tolerance column if tolerances differ.
+
+    The line ends with the kernel's note or, if it has none, with its idea, cut at the console's width.
+    """
+    out = clean_console(None if sys.stdout.isatty() else shutil.get_terminal_size((PIPE_LINE, 24)).columns)
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
     beside = () if caption is not None else ("tolerance",)
     table = columns(
-        "session", "kernel", "problem", "language", "device", *figures, *beside, "age", "idea", right=figures
+        "session", "kernel", "problem", "language", "device", *figures, *beside, "age", _NOTE_OR_IDEA, right=figures
     )
-    table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
     for one in kernels:
         table.add_row(
             Text(one.session),
@@ -338,9 +342,12 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),
-            Text(one_line(one.idea, 100 if out.width >= PIPE_WIDTH else 46)),
+            Text(one_line(one.note or one.idea, out.width), no_wrap=True, overflow="ellipsis"),
         )
-    print_marked(out, drop_columns(out, table, _DROPPED_OF_KERNELS), caption)
+    table = drop_columns(out, table, _DROPPED_OF_KERNELS)
+    if _least_width(table) > out.width:
+        table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
+    print_marked(out, table, caption)
 
 
 def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str | None = None) -> None:

@@ -76,7 +76,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.VerdictGiven():
             return _verdict(event, state, best)
         case ev.RunoffFinished() if event.standings:
-            return _runoff(event, state, best)
+            before, best[event.problem] = best.get(event.problem), state.problems[event.problem].best
+            return runoff_line(event, state, before)
         case ev.Profiled() if event.bottleneck is not None:
             return f"{event.variant}: hardware counters show the bottleneck: {event.bottleneck}"
         case ev.SizesChecked():
@@ -124,11 +125,14 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     return f"{event.problem}: {name} alone {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
 
 
-def _runoff(event: ev.RunoffFinished, state: SessionState, best: dict[str, str | None]) -> str:
+def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | None) -> str:
+    """Name a runoff's fastest kernel and, if another kernel was or is the best, the best kernel with the reason.
+
+    ``before`` is the best kernel before the runoff, and ``state`` has applied the event.
+    """
     fastest = event.standings[0].variant
     words = f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {fastest}"
-    before, best[event.problem] = best.get(event.problem), state.problems[event.problem].best
-    now = best[event.problem]
+    now = state.problems[event.problem].best
     if now is None or (now == fastest and now == before):
         return words
     why = why_no_star(state, state.variants[fastest]) if now != fastest else ""

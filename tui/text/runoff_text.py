@@ -11,7 +11,8 @@ from tui.text.certainty import comparable_ms, comparable_words
 
 NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
-
+TIED_BUT_UNCERTAIN = "tied, but uncertain"
+"""Remark on the first kernel of a runoff that yields to a tied kernel with a certain speedup."""
 
 BY_RUNOFF = "runoff"
 """Placeholder for the 95% interval of figures that a runoff scaled."""
@@ -97,8 +98,22 @@ def why_no_star(state: SessionState, variant: VariantState) -> str:
     own, first = timed.get(variant.id), timed.get(best.id)
     overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
     if overtaken and variant.verdict is not None and counts_by_low_end(variant.verdict):
-        return "tied, but uncertain"
+        return TIED_BUT_UNCERTAIN
     return f"{NO_RUNOFF} {best.id}"
+
+
+def why_first_is_not_best(state: SessionState, variant: VariantState) -> str:
+    """Say why the first kernel of the newest runoff is not the best. ``variant`` is this kernel or the best kernel.
+
+    Returns "" for any other kernel, or if there is nothing to explain.
+    """
+    problem = state.problems.get(variant.problem)
+    if problem is None or problem.best is None or not problem.standings:
+        return ""
+    first, best = problem.standings[0].variant, problem.best
+    if variant.id not in (first, best) or why_no_star(state, state.variants[first]) != TIED_BUT_UNCERTAIN:
+        return ""
+    return f"{first} was first in the runoff, but is tied with {best}, and {first}'s speedup is uncertain"
 
 
 def decided_after(problem: ProblemState, variant: VariantState) -> int | None:

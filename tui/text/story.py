@@ -19,7 +19,7 @@ from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
-from tui.text.narration import devices_in_words, repeat_words, turn_line
+from tui.text.narration import devices_in_words, repeat_words, runoff_line, turn_line
 from tui.text.runoff_text import why_new_best
 from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
@@ -79,6 +79,7 @@ class Story(Struct):
         elif isinstance(event, ev.EngineStopped):
             self._running = None
         if isinstance(event, _MOVING):
+            told += self._first_is_not_best(state, event)
             told += (moved := self._moved(state, event))
             if moved or isinstance(event, ev.RunoffFinished) or _is_judged_again(state, event):
                 told += self._rewritten(state, event)
@@ -138,6 +139,14 @@ class Story(Struct):
             text = f"{problem}: best of round {number} is now {now.leader} at {now.shown} (was {was}), after {by}"
             lines.append(("info", text))
         return lines
+
+    def _first_is_not_best(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """Report a runoff whose first kernel did not become the best, with the reason."""
+        if not isinstance(event, ev.RunoffFinished) or not event.standings or event.problem not in state.problems:
+            return []
+        if state.problems[event.problem].best in (None, event.standings[0].variant):
+            return []
+        return [("info", runoff_line(event, state, self._best.get(event.problem)))]
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """Report each problem whose best kernel changed because of ``event``."""

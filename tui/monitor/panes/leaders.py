@@ -33,9 +33,10 @@ class Leaderboard(LinesView):
     ellipsis = True
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
-        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. Kernels that a runoff timed "
-        "have the best kernel's speedup and ms, scaled by the runoff. Other kernels have the figures of their own "
-        "verdicts, and these are dim if they look better than the best kernel's."
+        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. If the first kernel's "
+        "speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). Kernels that "
+        "a runoff timed have the best kernel's speedup and ms, scaled by the runoff. Other kernels have the figures of "
+        "their own verdicts, and these are dim if they look better than the best kernel's."
     )
 
     _model: Model | None = None

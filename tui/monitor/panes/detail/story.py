@@ -19,7 +19,14 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.glyphs import stage_words
-from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, scaled_words, why_no_star
+from tui.text.runoff_text import (
+    NO_RUNOFF,
+    decided_after,
+    last_runoff,
+    scaled_words,
+    why_first_is_not_best,
+    why_no_star,
+)
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -30,6 +37,8 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
     lines = [line((variant.id, palette.bold), (f"  {_fate(model, variant)[0]}", palette.title))]
     lines += wrapped(_fate(model, variant)[1], palette.text, width)
     lines += _figures(model, variant, palette)
+    if reason := why_first_is_not_best(state, variant):
+        lines += wrapped(f"{reason}.", palette.text, width)
     if state.is_pinned(variant.id):
         lines.append(line(("pinned: every round selects a parent from this branch", palette.accent)))
     idea = state.ideas.get(variant.idea)

@@ -17,6 +17,7 @@ from tui.monitor.messages import NodeHighlighted, NodeOpened, RowsReshaped
 from tui.monitor.panes.lines import EMPTY, LineWidget, line
 from tui.monitor.panes.tree.rows import TreeRows
 from tui.monitor.panes.tree.tree_lines import RowLines
+from tui.text.runoff_text import TIED_BUT_UNCERTAIN
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.row import Row
@@ -33,7 +34,8 @@ class SearchTree(LineWidget):
         "by side and decides the best kernel (the star). Kernels that a runoff timed have the best kernel's speedup "
         "and ms, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better than "
         "the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
-        "kernel. A round's speedup is its leader's."
+        f"kernel. '{TIED_BUT_UNCERTAIN}' marks the runoff's first kernel if a tied kernel with a certain speedup is "
+        "the best. A round's speedup is its leader's."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),
