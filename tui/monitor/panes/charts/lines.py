@@ -32,6 +32,8 @@ WORK_LINES = 4
 """Lines of the chart of the devices' work, without its axis."""
 LOG_FROM = 6.0
 """The axis is logarithmic if the largest speedup is at least this many times the smallest."""
+LEAST_ROOM = 0.02
+"""Least room below the speedups, as a share of the largest speedup, so that labels of three digits differ."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
 LONGEST_NAME = 24
@@ -266,7 +268,7 @@ def _speedup_axis(values: Sequence[float], height: int) -> tuple[Axis, Callable[
             if len(marks) <= max(3, height // 2):
                 break
         return Axis(start, end, [Tick(math.log10(one), f"{one:g}x") for one in marks]), _log
-    room = 0.08 * (high - low or 0.5)
+    room = max(0.08 * (high - low), LEAST_ROOM * high)
     start, end = max(0.0, low - room), high + 2 * room
     return Axis(start, end, [Tick(one, f"{one:.3g}x") for one in nice_ticks(start, end, most)]), float
 
