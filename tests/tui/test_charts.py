@@ -146,6 +146,23 @@ def test_both_speedup_charts_have_labels_on_both_axes(speedups: tuple[float, ...
         assert len(chart[-1].split()) >= 2, "\n".join(chart)
 
 
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_a_slow_kernel_stands_at_the_bottom_edge_and_keeps_the_scale_of_the_others(slow_first: bool) -> None:
+    others = (1.02, 1.11, 1.24, 1.2, 1.38, 1.52, 1.49, 1.6)
+    without, slow = searched(*others), searched(*((0.19, *others) if slow_first else (*others, 0.19)))
+    usual, chart = speedup_charts(without, 60, 40)[1], speedup_charts(slow, 60, 40)[1]
+    assert [text[:7] for text in chart] == [text[:7] for text in usual], "the same labels in the same rows"
+    edge = next(place for place, text in enumerate(chart) if "└" in text) - 1
+    assert not usual[edge][7:].strip() and chart[edge][7:].strip(), "\n".join(chart)
+    rows = [text for text in chart[1:edge] if text[7:].strip()]
+    assert len(rows) >= 5, "\n".join(chart)
+
+
+def test_a_leap_of_the_best_speedup_is_drawn_on_a_logarithmic_axis() -> None:
+    chart = "\n".join(speedup_charts(searched(1.0, 1.1, 1.2, 1.3, 20.0), 60, 40)[0])
+    assert all(f" {label}┤" in chart for label in ("1x", "2x", "5x", "10x", "20x")), chart
+
+
 @pytest.mark.parametrize("most", [2, 3, 5])
 def test_an_axis_has_two_to_a_few_labels_whatever_it_spans(most: int) -> None:
     for seconds in (*range(10, 4000, 7), 86_000, 300_000, 2_000_000):
