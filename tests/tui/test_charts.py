@@ -14,9 +14,10 @@ from engine.session.records.events import AnyEvent, Recorded
 from engine.session.records.verdict import Verdict
 from engine.session.store import SessionPaths, SessionReader
 from tui.monitor.panes.charts.lines import chart_lines
+from tui.monitor.panes.charts.plot import nice_ticks, time_ticks
 from tui.monitor.theme.palette import monochrome
 from tui.view.model import Model
-from tui.view.over_time.history import fold_all
+from tui.view.over_time.history import NewBest, Point, Trajectory, fold_all
 from tui.view.over_time.occupancy import BINS, MOST_WAITING
 from tui.view.source import Link, SessionSource
 
@@ -102,6 +103,73 @@ def recorded_model() -> Model:
         model.state, model.story, model.history = fold_all(reader.read())
     model.opened, model.link = True, Link("ended")
     return model
+
+
+def searched(*speedups: float) -> Model:
+    """Return a model whose problem softmax has kernels with these speedups, one verdict every 5 s."""
+    model = recorded_model()
+    found = model.history.problems["softmax"] = Trajectory()
+    for number, speedup in enumerate(speedups, 1):
+        point = (number * 5.0, number, f"v{number}", speedup)
+        found.judged.add(f"v{number}")
+        found.timed.append(Point(*point))
+        if not found.bests or speedup > found.bests[-1].speedup:
+            found.bests.append(NewBest(*point, "verdict", None))
+    return model
+
+
+def speedup_charts(model: Model, width: int, height: int) -> list[list[str]]:
+    """Return the lines of the two charts of speedups under each other, each with its heading."""
+    lines = [strip.text for strip in chart_lines(model, "softmax", monochrome(), width, height, ascii_only=False)]
+    ends = [place for place, text in enumerate(lines) if text.startswith(("by verdicts", "devices"))]
+    return [lines[: ends[0]], lines[ends[0] : ends[1]]]
+
+
+@pytest.mark.parametrize(("width", "height"), [(30, 8), (37, 12), (58, 20), (75, 40)])
+@pytest.mark.parametrize(
+    "speedups",
+    [
+        (1.02, 1.44),
+        (1.1, 1.37, 1.42),
+        (0.96, 1.0),
+        (1.0,),
+        (1.571, 1.572),
+        (29.8, 49.6),
+        (1.1, 4.9, 16.7),
+        (118.0, 121.0),
+    ],
+)
+def test_both_speedup_charts_have_labels_on_both_axes(speedups: tuple[float, ...], width: int, height: int) -> None:
+    for chart in speedup_charts(searched(*speedups * 7), width, height):
+        labels = re.findall(r"^ *(\S+x)┤", "\n".join(chart), re.MULTILINE)
+        assert len(labels) >= 2 and len(set(labels)) == len(labels), "\n".join(chart)
+        assert len(chart[-1].split()) >= 2, "\n".join(chart)
+
+
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_a_slow_kernel_stands_at_the_bottom_edge_and_keeps_the_scale_of_the_others(slow_first: bool) -> None:
+    others = (1.02, 1.11, 1.24, 1.2, 1.38, 1.52, 1.49, 1.6)
+    without, slow = searched(*others), searched(*((0.19, *others) if slow_first else (*others, 0.19)))
+    usual, chart = speedup_charts(without, 60, 40)[1], speedup_charts(slow, 60, 40)[1]
+    assert [text[:7] for text in chart] == [text[:7] for text in usual], "the same labels in the same rows"
+    edge = next(place for place, text in enumerate(chart) if "└" in text) - 1
+    assert not usual[edge][7:].strip() and chart[edge][7:].strip(), "\n".join(chart)
+    rows = [text for text in chart[1:edge] if text[7:].strip()]
+    assert len(rows) >= 5, "\n".join(chart)
+
+
+def test_a_leap_of_the_best_speedup_is_drawn_on_a_logarithmic_axis() -> None:
+    chart = "\n".join(speedup_charts(searched(1.0, 1.1, 1.2, 1.3, 20.0), 60, 40)[0])
+    assert all(f" {label}┤" in chart for label in ("1x", "2x", "5x", "10x", "20x")), chart
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_an_axis_has_two_to_a_few_labels_whatever_it_spans(most: int) -> None:
+    for seconds in (*range(10, 4000, 7), 86_000, 300_000, 2_000_000):
+        assert 2 <= len(time_ticks(seconds, most)) <= most + 1
+        assert 2 <= len(nice_ticks(0.0, seconds, most)) <= most + 1
+        low = 1 + seconds / 1000
+        assert 2 <= len(nice_ticks(low, low + 0.01 * (seconds % 89) + 0.001, most)) <= most + 1
 
 
 def test_occupancy_divides_the_search_time_of_the_devices() -> None:

@@ -301,22 +301,45 @@ async def test_a_replay_is_played_slower(live: Engine) -> None:
         await monitor.until_shown("Speed 10x")
 
 
-@pytest.mark.keys("PickerApp", "j", "k", "q", "escape")
+@pytest.mark.keys("PickerApp", "j", "k", "q")
 async def test_the_picker_is_moved_in_and_left(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_session(tmp_path, name, Shape(variants=4, problems=1, rounds=1), ended=True)
-    for leave in ("q", "escape"):
-        app = PickerApp(tmp_path, settings=QUIET)
-        async with app.run_test(size=(100, 20)) as pilot:
-            choices: Any = app.query_one("#sessions")
-            for _ in range(100):
-                if choices.option_count == 2 and choices.highlighted == 0:
-                    break
-                await asyncio.sleep(0.05)
-            for key, place in (("j", 1), ("k", 0)):
-                await pilot.press(key)
-                assert choices.highlighted == place, key
-            await pilot.press(leave)
+    app = PickerApp(tmp_path, settings=QUIET)
+    async with app.run_test(size=(100, 20)) as pilot:
+        choices: Any = app.query_one("#sessions")
+        for _ in range(100):
+            if choices.option_count == 2 and choices.highlighted == 0:
+                break
+            await asyncio.sleep(0.05)
+        for key, place in (("j", 1), ("k", 0)):
+            await pilot.press(key)
+            assert choices.highlighted == place, key
+        await pilot.press("q")
+        await pilot.pause(0.1)
+        assert not app.is_running
+    assert app.return_value is None
+
+
+@pytest.mark.keys("PickerApp", "question_mark", "escape")
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_the_picker_shows_help_and_esc_does_not_quit(tmp_path: Path, ascii_only: bool, width: int) -> None:
+    app = PickerApp(tmp_path, settings=Settings(notify="off", ascii_glyphs=ascii_only))
+
+    def shown() -> str:
+        return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+    async with app.run_test(size=(width, 24)) as pilot:
+        assert "? help" in shown()
+        for close in ("question_mark", "escape"):
+            await pilot.press("question_mark")
             await pilot.pause(0.1)
-            assert not app.is_running
-        assert app.return_value is None
+            assert "compare it with the selected session" in shown()
+            assert "close this help" in shown() and (shown().isascii() or not ascii_only)
+            await pilot.press(close)
+            await pilot.pause(0.1)
+            assert "close this help" not in shown()
+        await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert app.is_running and "Press q to quit." in shown()

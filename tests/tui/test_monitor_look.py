@@ -133,8 +133,12 @@ async def test_an_idea_without_a_kernel_stands_like_a_kernel_in_the_lineage(open
         await monitor.press("t")
         await monitor.until_shown("1 Lineage")
         view = monitor.app.monitor_screen.tree_view
-        shown = {row.id: view._draw(y).text for y, row in enumerate(view.tree_rows.rows)}
-        assert shown["i90"].index("◇") == shown["v1"].index("▾") == 2 and shown["i91"].index("◇") == 4
+        rows = view.tree_rows.rows
+        shown = {row.id: view._draw(y).text for y, row in enumerate(rows)}
+        assert shown["v1"].index("▾") == 2 and shown["i90"].index("◇") == 4 and shown["i91"].index("◇") == 6
+        for depth in (1, 2):
+            kernels = [row.id for row in rows if row.kind == "variant" and row.depth == depth]
+            assert kernels and {shown[name].index(f" {name} ") - 1 for name in kernels} == {2 * depth + 2}
 
 
 async def test_an_uncertain_speedup_is_marked_in_every_pane(open_monitor: Any, engine: Any) -> None:
@@ -361,6 +365,7 @@ async def test_text_grid_is_stable(open_monitor: Any, engine: Any) -> None:
 
     for width, height in ((80, 24), (120, 40), (200, 60)):
         async with open_monitor(engine.paths, (width, height)) as monitor:
+            await monitor.until(lambda: "Drawing …" not in monitor.text(), "the charts")
             file = Path(__file__).parent / "grids" / f"{width}x{height}.txt"
             text = monitor.text() + "\n"
             if os.environ.get("UPDATE_GRIDS"):

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.session.records.events import IdeaProposed, RoundStarted
+from engine.session.records.events import BY_HAND, IdeaProposed, IdeaWaiting, RoundStarted
 from engine.session.store import EngineLock, SessionPaths, create_session
 from tui.monitor.panes.tree.tree_lines import fitted, indent
 
@@ -53,6 +53,28 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
         assert not any("Read each fragment" in shown[name] for name in ("i90", "i91")), "what they share is dropped"
         assert "reuse on v1: Read each fragment of the inner" in shown["i94"], "the kernel tells them apart"
         assert "reuse on v2: Read each fragment of the inner" in shown["i95"]
+
+
+async def test_kernels_are_indented_below_their_idea_and_ideas_align(open_monitor: Any, engine: Any) -> None:
+    about: dict[str, Any] = {
+        "problem": "softmax",
+        "round": 2,
+        "parent": None,
+        "category": "memory",
+        "proposer": BY_HAND,
+    }
+    engine.record(
+        IdeaProposed(idea="i90", text="use 4 rows at a time", **about),
+        IdeaWaiting(idea="i90", reason="no proposer of this session reads prose"),
+    )
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.until(lambda: "i90" in monitor.app.model.state.ideas, "the idea")
+        view = monitor.app.monitor_screen.tree_view
+        start: dict[str, set[int]] = {"idea": set(), "variant": set()}
+        for y, row in enumerate(view.tree_rows.rows):
+            if row.kind in ("idea", "variant"):
+                start[row.kind].add(view._draw(y).text.index(f" {row.id}") - 1)
+        assert start == {"idea": {6}, "variant": {8}}
 
 
 def line_of_cursor(monitor: Any) -> int:

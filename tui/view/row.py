@@ -11,7 +11,7 @@ class Row(NamedTuple):
     """A row of the tree, for the node ``id``.
 
     ``folded`` is None if the node has nothing to fold. ``match`` is False for rows that do not match the filter
-    themselves, but contain a match. ``foldable`` is False for an idea in the lineage view, which never has rows below.
+    themselves, but contain a match.
     """
 
     kind: Kind
@@ -19,4 +19,3 @@ class Row(NamedTuple):
     depth: int
     folded: bool | None = None
     match: bool = True
-    foldable: bool = True

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from tui.view.session_figures import FollowedSession
 
 REFRESH_S = 5.0
-KEYS = "enter open    space mark    c compare    q quit"
+KEYS = "enter open    space mark    c compare    q quit    ? help"
+HELP = f"""\
+enter, click   open the session
+j k, ↓ ↑       select the next or previous session
+space          mark the session, or unmark it; at most {MOST} sessions
+c              compare the marked sessions; if only one is marked,
+               compare it with the selected session
+q              quit
+? esc          close this help"""
 NAME_WIDTH = 28
 INDENT = 14
 BESTS_LEAST = 60
@@ -40,7 +48,9 @@ class PickerApp(App[Path]):
     """An app that returns the chosen session's directory, or None if the user quits."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,escape", "quit", "leave", show=False),
+        Binding("q", "quit", "leave", show=False),
+        Binding("question_mark", "help", "help", show=False),
+        Binding("escape", "close_help", "close help", show=False),
         Binding("j", "down", "down", show=False),
         Binding("k", "up", "up", show=False),
         Binding("space", "mark", "mark", show=False),
@@ -49,6 +59,7 @@ class PickerApp(App[Path]):
     CSS = """
     PickerApp OptionList { height: 1fr; border: none; background: $background; }
     PickerApp Static { height: 1; background: $panel; padding: 0 1; }
+    PickerApp #help { height: auto; display: none; }
     """
     ENABLE_COMMAND_PALETTE = False
 
@@ -73,7 +84,9 @@ class PickerApp(App[Path]):
         yield Static(f"Sessions in {one_line(str(self._root), 200)}", markup=False, id="title")
         self.choices = OptionList(id="sessions", markup=False)
         self.keys = Static(KEYS, markup=False, id="keys")
+        self.help_lines = Static(HELP.replace("↓ ↑", "down up") if self.ascii_only else HELP, markup=False, id="help")
         yield self.choices
+        yield self.help_lines
         yield self.keys
 
     @property
@@ -117,6 +130,16 @@ class PickerApp(App[Path]):
 
     def action_up(self) -> None:
         self.choices.action_cursor_up()
+
+    def action_help(self) -> None:
+        """Show the keys and what they do, or hide them."""
+        self.help_lines.display = not self.help_lines.display
+
+    def action_close_help(self) -> None:
+        """Hide the help. Esc never quits, because in other screens it only goes back."""
+        if not self.help_lines.display:
+            self._say(f"Press q to quit.    {KEYS}")
+        self.help_lines.display = False
 
     def action_mark(self) -> None:
         """Mark the session for a comparison, or unmark it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -31,7 +32,11 @@ LEAST, MOST = 6, 18
 WORK_LINES = 4
 """Lines of the chart of the devices' work, without its axis."""
 LOG_FROM = 6.0
-"""The axis is logarithmic if the largest speedup is at least this many times the smallest."""
+"""The axis is logarithmic if the largest speedup is at least this many times the smallest on the axis."""
+SLOW = 0.5
+"""The axis leaves out speedups below this share of their median, so that a slow kernel does not flatten the others."""
+LEAST_ROOM = 0.02
+"""Least room below the speedups, as a share of the largest speedup, so that labels of three digits differ."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
 LONGEST_NAME = 24
@@ -253,9 +258,13 @@ def _cells(shares: Sequence[Shares], level: float, marks: Sequence[tuple[str, St
 
 
 def _speedup_axis(values: Sequence[float], height: int) -> tuple[Axis, Callable[[float], float]]:
-    """Return the speedup axis and a function that maps a speedup to it. A wide range gets a logarithmic axis."""
+    """Return the speedup axis and a function that maps a speedup to it.
+
+    The axis leaves out slow outliers, which ``plot`` draws at the bottom edge. A wide range gets a logarithmic axis.
+    """
     positive = [one for one in values if one > 0] or [1.0]
-    low, high = min(positive), max(positive)
+    slow = SLOW * median(positive)
+    low, high = min(one for one in positive if one >= slow), max(positive)
     most = max(2, height // 3)
     if high / low >= LOG_FROM:
         room = 0.06 * math.log10(high / low)
@@ -266,7 +275,7 @@ def _speedup_axis(values: Sequence[float], height: int) -> tuple[Axis, Callable[
             if len(marks) <= max(3, height // 2):
                 break
         return Axis(start, end, [Tick(math.log10(one), f"{one:g}x") for one in marks]), _log
-    room = 0.08 * (high - low or 0.5)
+    room = max(0.08 * (high - low), LEAST_ROOM * high)
     start, end = max(0.0, low - room), high + 2 * room
     return Axis(start, end, [Tick(one, f"{one:.3g}x") for one in nice_ticks(start, end, most)]), float
 

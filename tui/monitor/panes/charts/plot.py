@@ -107,16 +107,24 @@ def _strip(text: str, styles: Sequence[Style], *, ascii_only: bool) -> Strip:
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most`` multiples of 1, 2 or 5 times a power of ten between ``low`` and ``high``."""
+    """Return 2 to ``most`` + 1 evenly spaced round numbers between ``low`` and ``high``. ``most`` is at least 2."""
     span = max(high - low, 1e-12)
-    step = 10.0 ** math.floor(math.log10(span / most))
-    step *= next(factor for factor in (1, 2, 5, 10, 20) if span / (step * factor) <= most)
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    power = 10.0 ** math.floor(math.log10(span / most))
+    ticks: list[float] = []
+    for step in (power, 2 * power, 5 * power, 10 * power):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last <= first:  # an axis needs two labels
+            break
+        ticks = [number * step for number in range(first, last + 1)]
+        if span / step <= most:
+            break
+    return ticks[:: math.ceil(len(ticks) / (most + 1)) or 1]
 
 
 def time_ticks(seconds: float, most: int) -> list[float]:
-    """Return at most ``most`` + 1 round times from 0 to ``seconds``."""
+    """Return 2 to ``most`` + 1 round times from 0 to ``seconds``. ``seconds`` is at least 1, ``most`` at least 2."""
     steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
     step = next((one for one in steps if seconds / one <= most), 86400 * max(1, math.ceil(seconds / 86400 / most)))
+    if step > seconds:  # an axis needs two labels
+        step = max(one for one in steps if one <= seconds)
     return [float(number * step) for number in range(int(seconds / step) + 1)]

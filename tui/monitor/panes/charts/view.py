@@ -62,7 +62,8 @@ class Charts:
 class ChartsView(LinesView):
     HELP = (
         "The selected problem's search: each correct kernel is a dot, the line is the best speedup so far, and each "
-        "new best is a star. Below, charts show how the devices divided their time, and the spending on models."
+        "new best is a star. A dot at the bottom edge can be a much slower kernel. Below, charts show how the devices "
+        "divided their time, and the spending on models."
     )
 
     def __init__(self, model: Model, problem: Callable[[], str | None], *, id: str | None = None) -> None:

@@ -40,7 +40,7 @@ def lineage_rows(
         node, depth = waiting.pop()
         match = matches is None or matches(node)
         if isinstance(node, IdeaState):
-            rows.append(Row("idea", node.id, depth, None, match, foldable=False))
+            rows.append(Row("idea", node.id, depth, None, match))
             continue
         below = [variants[name] for name in state.derived.get(node.id, ())]
         ideas = _without_kernel(state, node.id)
@@ -68,7 +68,7 @@ def put_in(
     if isinstance(event, ev.IdeaProposed):
         known = event.parent is None or event.parent in state.variants
         if idea is not None and not idea.variants and known:
-            _add(rows, ids, state, folds, Row("idea", event.idea, 1, foldable=False), event.parent)
+            _add(rows, ids, state, folds, Row("idea", event.idea, 1), event.parent)
         return
     if event.idea in ids:  # the idea now has a kernel
         place = ids.index(event.idea)

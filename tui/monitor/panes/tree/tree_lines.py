@@ -81,9 +81,8 @@ class RowLines:
         style = palette.named(GLYPHS[standing].style)
         faint = standing in ("pruned", "queued", "cancelled")
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if variant.id in state.pinned else []
-        fold: list[Part] = [(self._fold(row), palette.dim)] if row.folded is not None else []
         left: list[Part] = [
-            *fold,
+            (self._fold(row), palette.dim),
             (self._glyph(standing), style),
             (f" {variant.id}", palette.marked if marked else (palette.dim if faint else palette.bold)),
             *pin,
@@ -145,7 +144,7 @@ class RowLines:
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
-            *([(self._fold(row), palette.dim)] if row.foldable else []),
+            (self._fold(row), palette.dim),
             (self._glyph(name), palette.named(GLYPHS[name].style)),
             (f" {idea.id}", palette.dim),
             *pin,
@@ -282,6 +281,7 @@ class RowLines:
         return glyph(name, ascii_only=self.ascii_only)
 
     def _fold(self, row: Row) -> str:
+        """Return the fold's glyph. Rows without one leave its cells blank, so that siblings align."""
         if row.folded is None:
             return "  "
         return self._glyph("folded" if row.folded else "open") + " "
