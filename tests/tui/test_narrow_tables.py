@@ -44,7 +44,7 @@ class Printed:
         self._file = io.StringIO()
         out = Console(width=width, file=self._file)
         for module in (lists, tables):
-            monkeypatch.setattr(module, "console", lambda: out)
+            monkeypatch.setattr(module, "console", lambda **_: out)
 
     @property
     def lines(self) -> list[str]:
@@ -91,7 +91,7 @@ def test_kernels_keep_their_names_and_figures(monkeypatch: pytest.MonkeyPatch, w
     for one in kernels:
         assert any(line.split()[:2] == [one.session, one.variant] for line in printed.lines)
     head = next(line for line in printed.lines if "speedup" in line)
-    ideas = head.index("idea") if "idea" in head else width
+    ideas = head.index("note or idea") if "note or idea" in head else width
     assert not any("\u2026" in line[:ideas] for line in printed.lines)
 
 

@@ -333,7 +333,7 @@ def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(
     writer.close()
     lock.release()
     for words in (("show", "small"), ("show", "small", "softmax"), ("sessions",), ("kernels", "--problem", "softmax")):
-        said = kernel_tui(*words).stdout
+        said = " ".join(kernel_tui(*words).stdout.split())
         assert "~77.00x" in said and said.count(UNCERTAIN) == 1 + (words[0] == "show"), words
         assert not re.search(r"(?<!~)77\.00x", said), words
         if words[0] != "kernels":

@@ -78,10 +78,14 @@ _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
 
-def console(*, err: bool = False) -> Console:
-    """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors."""
+def console(*, err: bool = False, one_line_each: bool = False) -> Console:
+    """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors.
+
+    ``one_line_each``: for a list with one line per entry. A pipe's width is then ``COLUMNS``, or 120 cells without it.
+    """
+    width = shutil.get_terminal_size((PIPE_LINE, 24)).columns if one_line_each else PIPE_WIDTH
     stream = sys.stderr if err else sys.stdout
-    return clean_console(None if stream.isatty() else PIPE_WIDTH, err=err)
+    return clean_console(None if stream.isatty() else width, err=err)
 
 
 def columns(*names: str, right: Sequence[str] = ()) -> Table:
@@ -324,7 +328,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
 
     The line ends with the kernel's note or, if it has none, with its idea, cut at the console's width.
     """
-    out = clean_console(None if sys.stdout.isatty() else shutil.get_terminal_size((PIPE_LINE, 24)).columns)
+    out = console(one_line_each=True)
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
     beside = () if caption is not None else ("tolerance",)
     table = columns(
