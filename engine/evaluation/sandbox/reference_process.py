@@ -86,14 +86,14 @@ class ReferenceProcess:
         if self._runner is None or self.arena is None:
             return None
         index = random.randrange(_SLOTS)
-        is_first = not self.arena.slots[index].filled
-        for number, own in enumerate(self.arena.slots):
-            if number == index or is_first:
-                _fill(own, slot)
-        self._problem.device.synchronize()
         try:
-            if is_first:  # The first calls load libraries.
-                self._runner.call([0, 1], flushes, seed)
+            if not self.arena.slots[index].filled:  # The first calls load libraries.
+                for own in self.arena.slots:
+                    _fill(own, slot)
+                self._problem.device.synchronize()
+                self._runner.call(range(_SLOTS), flushes, seed)
+            _fill(self.arena.slots[index], slot)
+            self._problem.device.synchronize()
             return self._runner.launch_times(index, flushes, seed, [1 - index] * untimed)
         except RunnerEnded as ended:
             self._fail()
