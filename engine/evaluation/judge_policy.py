@@ -55,8 +55,8 @@ class PairPolicy(Struct, frozen=True):
     remains.
     """
     untimed_checked_one_in: int = 2
-    """The judge checks the outputs of an untimed call in one of this many pairs, so that a kernel cannot skip untimed
-    calls.
+    """The judge checks the outputs of an untimed call in one of this many pairs. A kernel that skips untimed calls to
+    hide time then fails.
     """
     outliers_one_in: int = 3
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
@@ -264,7 +264,7 @@ class DevicePolicy(Struct, frozen=True):
     1.6 times as long as a warm call in its first call, and 1.3 times as long in its second call.
     """
     apart_up_to_ms: float = 30.0
-    """The judge times a longer reference in its own process, because the GPU's work dominates."""
+    """A longer reference gets no process of its own, because the GPU's work dominates its time."""
     apart_attempts: int = 2
     """Maximum number of processes for one reference. After as many failures, the judge times the reference itself."""
     launched_ms: float = 0.4

@@ -78,8 +78,8 @@ class ProblemContext:
     def untimed_slots(self, index: int) -> Sequence[int]:
         """Return the slots for the untimed calls before a call on slot ``index``, or () if there are none.
 
-        The slots are others, so that an untimed call leaves no output for the timed call, and does not write the timed
-        call's buffers.
+        These slots differ from ``index``, so that an untimed call leaves no output for the timed call, and does not
+        write the timed call's buffers.
         """
         others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
         if not self.has_untimed_calls or not others:
