@@ -39,7 +39,7 @@ from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.evaluation.sandbox.runner_process import spare_process
 from engine.evaluation.timing import statistics
-from engine.evaluation.timing.call_batches import after_kernel, expected_outputs
+from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
 from engine.evaluation.timing.cpu_contention import CpuContention, core_ms, on_one_core
@@ -390,43 +390,16 @@ class EvaluationRun:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
 
-        ``timed``: whether the time counts, so that untimed calls may come first. The judge checks the outputs of some
-        untimed calls.
+        ``timed``: whether the time counts, so that untimed calls may come first.
         """
         self.calls += 1
         untimed = self.context.untimed_slots(place) if timed and self._launches_from_python else ()
-        checks_untimed = bool(untimed) and secrets.randbelow(_PAIRS.untimed_checked_one_in) == 0
-        check = self._loaded_for_untimed_call(untimed, seed) if checks_untimed else None
+        compare = partial(self.answers.check, self.problem)
+        check_untimed = self.context.load_untimed(self.problem, untimed, seed, compare)
         reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, untimed)
-        if check is not None:
-            check()
+        check_untimed()
         self._runs_ms += reported[0]
         return reported[0], wall_ms
-
-    def _loaded_for_untimed_call(self, untimed: Sequence[int], seed: int | None) -> Callable[[], None] | None:
-        """Load fresh inputs for the first of the ``untimed`` calls. Return the function that checks its outputs.
-
-        Return None if a second call on this slot would change the outputs. Threat: clock.
-        """
-        problem, slot, mixture = self.problem, self.problem.arena.slots[untimed[0]], self.problem.fresh_seed()
-        if untimed.count(untimed[0]) > 1 and (problem.mutates or problem.spec.random):
-            return None
-        load = partial(problem.load_mixed, 0, slot, mixture)
-        load()
-        slot.poison(0)
-        problem.device.synchronize()
-
-        def reference() -> list[torch.Tensor]:
-            if seed is not None:
-                torch.manual_seed(seed)
-            return expected_outputs(problem, slot)
-
-        def check() -> None:
-            check_writes(slot)
-            exact = partial(problem.in_double, slot, load)
-            self.answers.check(problem, slot, after_kernel(slot, load, reference), 0, "an untimed call", exact)
-
-        return check
 
     @property
     def _reference_pids(self) -> list[int]:
@@ -451,7 +424,7 @@ class EvaluationRun:
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
             binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
-            untimed=_DEVICE.untimed_calls if self.python and self.context.has_untimed_calls else 0,
+            untimed=self.context.untimed_calls if self.python else 0,
             least_ms=self.problem.device.least_ms(),
         )
         try:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+
+import torch
 
 from engine.evaluation.correctness.comparison import Tolerances
 from engine.evaluation.correctness.kernelbench import KernelBenchTrials
+from engine.evaluation.correctness.output_validation import check_writes
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.reference_process import ReferenceProcess
+from engine.evaluation.timing.call_batches import Check, after_kernel, expected_outputs
 from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 
 
@@ -48,14 +53,14 @@ class ProblemContext:
             self.empty_kernel.call(CallOverhead())
 
     @property
-    def has_untimed_calls(self) -> bool:
-        """Whether untimed calls precede a timed call with launches from Python. Otherwise, these launches would take
-        longer, because the processor has been doing other work.
+    def untimed_calls(self) -> int:
+        """Number of untimed calls before a timed call with launches from Python, each on its own slot.
 
-        Untimed calls need a second slot.
+        Without untimed calls, these launches would take longer, because the processor has been doing other work.
         """
-        is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.untimed_up_to_ms
-        return self.settings.kind == "cuda" and is_short and len(self.judged.arena.slots) > 1
+        if self.settings.kind != "cuda" or self.eager_ms is None or self.eager_ms > POLICY.device.untimed_up_to_ms:
+            return 0
+        return min(POLICY.device.untimed_calls, len(self.judged.arena.slots) - 1)
 
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
@@ -76,15 +81,49 @@ class ProblemContext:
         return role == "mean zero" or (role == "drawn" and is_general)
 
     def untimed_slots(self, index: int) -> Sequence[int]:
-        """Return the slots for the untimed calls before a call on slot ``index``, or () if there are none.
+        """Return the slots for the untimed calls before a call on slot ``index``, and fill these slots if necessary.
 
-        These slots differ from ``index``, so that an untimed call leaves no output for the timed call, and does not
-        write the timed call's buffers.
+        These slots differ from each other and from ``index``, so that an untimed call leaves no output for a later
+        call, and does not write a later call's buffers.
         """
-        others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
-        if not self.has_untimed_calls or not others:
-            return ()
-        return random.choices(others, k=POLICY.device.untimed_calls)
+        slots = self.judged.arena.slots
+        chosen = random.sample([number for number in range(len(slots)) if number != index], self.untimed_calls)
+        for slot in (slots[number] for number in chosen):
+            if not slot.filled:
+                self.judged.load_mixed(0, slot, self.judged.fresh_seed())
+        return chosen
+
+    def load_untimed(
+        self, problem: JudgedProblem, untimed: Sequence[int], seed: int | None, check: Check
+    ) -> Callable[[], None]:
+        """Load fresh inputs into the ``untimed`` slots. Return a function that checks one of these calls, at random.
+
+        A kernel that skips untimed calls to hide time then fails. ``seed``: the random seed of each call. Threat:
+        clock.
+        """
+        slots = [problem.arena.slots[index] for index in untimed]
+        loads = [partial(problem.load_mixed, 0, slot, problem.fresh_seed()) for slot in slots]
+        for slot, load in zip(slots, loads, strict=True):
+            load()
+            slot.poison(0)
+        if slots:
+            problem.device.synchronize()
+
+        def check_one() -> None:
+            if not slots:
+                return
+            slot, load = secrets.choice(list(zip(slots, loads, strict=True)))
+
+            def reference() -> list[torch.Tensor]:
+                if seed is not None:
+                    torch.manual_seed(seed)
+                return expected_outputs(problem, slot)
+
+            check_writes(slot)
+            exact = partial(problem.in_double, slot, load)
+            check(slot, after_kernel(slot, load, reference), 0, "an untimed call", exact)
+
+        return check_one
 
     def evict(self) -> None:
         """Release memory whose content the judge can rebuild. The kernels' buffers stay."""

@@ -118,17 +118,20 @@ class _Runoff:
         slot_index = random.randrange(len(arena.slots))
         slot = arena.slots[slot_index]
         self._opened.load_timed(problem, max(number, 0), slot, problem.fresh_seed())
-        expected = problem.run(slot) if self._compares and random.random() < _RUNOFF.checked else None
+        checked = random.random() < _RUNOFF.checked
+        expected = problem.run(slot) if self._compares and checked else None
         before = comparison.checksum(slot.unwritable) if expected is not None else ()
         exact = cache(partial(problem.in_double, slot, lambda: None))  # No kernel has written its inputs yet.
         for name in random.sample(list(self._libraries), len(self._libraries)):
             slot.poison(number % 2)
             problem.device.synchronize()
-            untimed = self._opened.untimed_slots(slot_index)
+            runner, seed = self._runners[name], problem.call_seed()
+            untimed = self._opened.untimed_slots(slot_index) if runner.launches_from_python else ()
+            check_untimed = self._opened.load_untimed(problem, untimed, seed, self._check)
             with _blaming(name):
-                own, wall_ms = self._runners[name].call(
-                    [slot_index], problem.device.flushes, problem.call_seed(), untimed=untimed
-                )
+                own, wall_ms = runner.call([slot_index], problem.device.flushes, seed, untimed=untimed)
+                if checked:
+                    check_untimed()
             if expected is not None:
                 if comparison.checksum(slot.unwritable) != before:
                     raise FoundOut(name, "is wrong", "the kernel wrote to its inputs")
@@ -163,7 +166,7 @@ class _Runoff:
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
             binds_ms=self._problem.binds_ms if name in self._bound else (),
-            untimed=POLICY.device.untimed_calls if python and self._opened.has_untimed_calls else 0,
+            untimed=self._opened.untimed_calls if python else 0,
             least_ms=self._problem.device.least_ms(),
         )
 

@@ -100,6 +100,7 @@ class Kernel(ABC):
         self.begin(seed)
         for part in [[slot] for slot in slots] if flushes else [slots]:
             for slot in untimed:
+                self.begin(seed)
                 keep(slot, self.call(slot))
             if untimed:
                 backend.synchronize()  # Otherwise, this work would give a slow launch a head start.
