@@ -45,9 +45,17 @@ class JudgeDevice:
         """
         if not self.cuda:
             return 0
+        return ceil(_DEVICE.launched_ms / self._eviction_ms)
+
+    @cached_property
+    def _eviction_ms(self) -> float:
         eviction = self._eviction_on(torch.cuda.current_stream())
-        once_ms = min(self._event_ms(eviction, 1) for _ in range(_DEVICE.flushes_timed))
-        return ceil(_DEVICE.launched_ms / once_ms)
+        return min(self._event_ms(eviction, 1) for _ in range(_DEVICE.flushes_timed))
+
+    def writes_ms(self) -> float:
+        """Time a fixed number of memory writes, in milliseconds. On a GPU, the processor's speed does not matter."""
+        eviction, count = self._eviction_on(torch.cuda.current_stream()), ceil(_DEVICE.writes_ms / self._eviction_ms)
+        return self._event_ms(lambda: [eviction() for _ in range(count)], 0)
 
     def time_ms(self, call: Callable[[], object]) -> float:
         """Time one call in milliseconds. On a GPU, use events and a cold L2 cache; on a CPU, use the monotonic

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
+from statistics import median
 from typing import ClassVar, Protocol
 
 from engine.evaluation.correctness.output_validation import Answers
@@ -21,8 +22,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.runner import Runner
 from engine.evaluation.timing.clocks import check_report
-from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
-from engine.session.records.verdict import BUSY
+from engine.evaluation.timing.statistics import Pairs
 
 SLOWS = "slows the reference"
 _PAIRS, _CLOCK = POLICY.pairs, POLICY.clock
@@ -46,15 +46,13 @@ class KernelUnderTest(Protocol):
     answers: Answers
     pairs: Pairs
     """The pairs timed so far."""
-    references: list[ReferenceTimes]
-    """The reference's times in each pair."""
     remarks: list[str]
     """Remarks for the verdict."""
     calls: int
     with_outliers: int
     """Number of timed pairs with outliers among their inputs."""
-    others_share: float
-    """Share of the processor that other programs used during timing."""
+    gpu_work_ms: float | None
+    """The time of other GPU work right after calls of the kernel, in milliseconds, if measured."""
 
     @property
     def contended(self) -> bool:
@@ -84,8 +82,8 @@ class KernelUnderTest(Protocol):
     def measure_precision(self) -> Precision:
         """Return the precision of a sample of the timed calls."""
 
-    def time_reference_alone(self) -> ReferenceTimes:
-        """Return the reference's times without the kernel's process."""
+    def time_gpu_work(self, *, after_calls: bool) -> float:
+        """Return the median milliseconds of other GPU work, on request right after calls of the kernel."""
 
 
 class Check(ABC):
@@ -247,46 +245,51 @@ class UsesNoLibrary(Check):
         return "; ".join(run.libraries.flags) or "none found"
 
 
-class LeavesTheReferenceAlone(Check):
-    """On a GPU, the kernel's process does not slow the reference."""
+class TimesOtherGpuWork(Check):
+    """If the reference was slow next to the kernel, time other GPU work right after calls of the kernel."""
 
     name, threat = "reference", "slow-reference"
 
     def applies(self, run: KernelUnderTest) -> bool:
-        # On a CPU, this is impossible, because the judge stops the runner while the reference runs.
+        # On a CPU, a kernel cannot slow the reference, because the judge stops the runner while the reference runs.
         return run.settings.kind == "cuda" and run.context.eager_ms is not None
 
     def decide(self, run: KernelUnderTest) -> str:
-        beside = max(_by_order(run))
-        if beside.ms <= _slowed_ms(run.context.eager_ms or 0.0):
+        before_ms, beside_ms = run.context.eager_ms or 0.0, _slower_order_ms(run.pairs)
+        if beside_ms <= before_ms + _slowed_ms(before_ms):
             return ""
-        alone = run.time_reference_alone()
-        if beside.ms <= _slowed_ms(alone.ms):
-            return ""
-        found = f"the reference took {beside.ms:.4g} ms with this kernel and {alone.ms:.4g} ms alone"
-        if beside.ms <= _slowed_ms(beside.launching_ms):
-            slower = max(1.0, beside.core_ms / alone.core_ms) if alone.core_ms else 1.0
-            if beside.ms <= _slowed_ms(slower * alone.ms):
-                return f"{found}, on cores that took {slower:.2f} times as long"
-            # Work that the kernel left on the GPU may have slowed the launches. The time alone rewards no such kernel.
-            run.pairs.reference_ms = [ms * slower * alone.ms / beside.ms for ms in run.pairs.reference_ms]
-            run.remarks.append(f"slow launches: {found}; the time alone counts")
-            return run.remarks[-1]
-        if run.others_share > BUSY:  # Other programs can slow a short model's launches.
-            busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the CPU, and {found}"
-            raise Rejected("error", None, f"{busy}; judge the kernel again later")
-        raise Rejected("cheating", SLOWS, found)
+        run.gpu_work_ms = run.time_gpu_work(after_calls=True)
+        return f"the reference took {beside_ms:.4g} ms with this kernel and {before_ms:.4g} ms before"
 
 
-def _by_order(run: KernelUnderTest) -> list[ReferenceTimes]:
-    """Return the median times of the pairs in which the reference ran first, and of the other pairs, if any."""
-    pairs = list(zip(run.references, run.pairs.reference_first, strict=True))
-    groups = [[times for times, first in pairs if first is wanted] for wanted in (True, False)]
-    return [ReferenceTimes.medians(times) for times in groups if times]
+class LeavesTheReferenceAlone(Check):
+    """The kernel leaves no work on the GPU that slows the reference. Only such work also slows other GPU work; a slow
+    processor doesn't.
+    """
+
+    name, threat = "reference", "slow-reference"
+
+    def applies(self, run: KernelUnderTest) -> bool:
+        return run.gpu_work_ms is not None
+
+    def decide(self, run: KernelUnderTest) -> str:
+        beside_ms, alone_ms = run.gpu_work_ms or 0.0, run.time_gpu_work(after_calls=False)
+        found = f"memory writes took {beside_ms:.4g} ms right after this kernel and {alone_ms:.4g} ms without it"
+        if beside_ms > alone_ms + _slowed_ms(min(alone_ms, run.context.eager_ms or 0.0)):
+            raise Rejected("cheating", SLOWS, f"the reference was slow, and {found}")
+        return f"the processor slowed the reference: {found}"
 
 
-def _slowed_ms(alone_ms: float) -> float:
-    return _CLOCK.reference_slowed * alone_ms + _CLOCK.reference_slowed_ms
+def _slower_order_ms(pairs: Pairs) -> float:
+    """Return the reference's median time, in the order of the pairs in which this time is longer."""
+    both = list(zip(pairs.reference_ms, pairs.reference_first, strict=True))
+    orders = [[ms for ms, first in both if first is wanted] for wanted in (True, False)]
+    return max(median(order) for order in orders if order)
+
+
+def _slowed_ms(usual_ms: float) -> float:
+    """Return how many milliseconds longer than ``usual_ms`` work may take if nothing slows it."""
+    return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 
 WHILE_LOADING = (NamesNoLibrary(), Loads())
@@ -295,6 +298,7 @@ WHILE_TIMING = (
     RunsInOneProcess(),
     RightWhileTimed(),
     ReportsItsTime(),
+    TimesOtherGpuWork(),
     RightAfterTiming(),
     RunsInOneProcess(),
     ExactWhenTimed(),

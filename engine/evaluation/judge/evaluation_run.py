@@ -42,9 +42,9 @@ from engine.evaluation.timing import statistics
 from engine.evaluation.timing.call_batches import after_kernel
 from engine.evaluation.timing.call_overhead import CallOverhead
 from engine.evaluation.timing.clocks import CallLimits
-from engine.evaluation.timing.cpu_contention import CpuContention, core_ms, on_one_core
+from engine.evaluation.timing.cpu_contention import CpuContention, on_one_core
 from engine.evaluation.timing.speedup import counted, timed
-from engine.evaluation.timing.statistics import Pairs, ReferenceTimes
+from engine.evaluation.timing.statistics import Pairs
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
 from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launch, Stage, Verdict
 
@@ -74,7 +74,7 @@ class EvaluationRun:
         self.answers = Answers(comparison.Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
         self.pairs = Pairs.none()
-        self.references: list[ReferenceTimes] = []
+        self.gpu_work_ms: float | None = None
         self.precision = Precision("")
         self.remarks: list[str] = []
         self.calls = self.with_outliers = 0
@@ -242,11 +242,11 @@ class EvaluationRun:
                 problem.inject_outliers(slot, mixture)
             problem.device.synchronize()
 
-        def reference() -> tuple[ReferenceTimes, list[torch.Tensor]]:
-            times, outputs = self._reference(place, seed)
+        def reference() -> tuple[float, list[torch.Tensor]]:
+            took_ms, outputs = self._reference(place, seed)
             # The model may return the buffer that it writes.
             kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs
-            return times, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
+            return took_ms, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
 
         def kernel() -> tuple[float, float]:
             slot.poison(index % 2)
@@ -261,13 +261,13 @@ class EvaluationRun:
         compares = self.settings.kind == "cuda" or secrets.randbelow(_PAIRS.checksums_one_in) == 0
         kept = slot.unwritable if compares else [t for t in slot.unwritable if any(t is one for one in slot.weights)]
         if self._reference_first:
-            times, expected = reference()
+            reference_ms, expected = reference()
             if problem.mutates:
                 load()
             reported_ms, wall_ms = kernel()
         else:
             reported_ms, wall_ms = kernel()
-            times, expected = after_kernel(slot, load, reference)
+            reference_ms, expected = after_kernel(slot, load, reference)
         where = f"timed call {index}" + (", with outliers" if outliers else ", mean zero" if mean_zero else "")
         as_drawn = not outliers and not mean_zero
         try:
@@ -286,8 +286,7 @@ class EvaluationRun:
         self.with_outliers += outliers
         self.pairs.reported_ms.append(reported_ms)
         self.pairs.wall_ms.append(wall_ms)
-        self.pairs.reference_ms.append(times.ms)
-        self.references.append(times)
+        self.pairs.reference_ms.append(reference_ms)
         self.pairs.reference_first.append(self._reference_first)
         self.context.empty_kernel.call(self._overhead)
         self.pairs.kernel_ms.append(self._limits.counted_ms(reported_ms, wall_ms))
@@ -338,35 +337,34 @@ class EvaluationRun:
         on_processor = self.settings.kind == "cpu" or self.python
         return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
-    def time_reference_alone(self) -> ReferenceTimes:
-        """Time the reference as in the pairs, but without the kernel's process. Return the medians."""
-        wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
-        times = []
-        for index in range(_CLOCK.reference_alone_calls):
-            self.context.load_timed(self.problem, index, self.problem.arena.slots[0], self.problem.fresh_seed())
-            self.problem.device.synchronize()
-            time.sleep(wait_s)
-            with self._on_one_core(*self._reference_pids):
-                times.append(self._reference(0, self.problem.call_seed())[0])
-        return ReferenceTimes.medians(times)
+    def time_gpu_work(self, *, after_calls: bool) -> float:
+        """Return the median milliseconds of memory writes on the GPU, on request right after calls of the kernel."""
+        times_ms = []
+        for index in range(_CLOCK.gpu_work_calls):
+            if after_calls:
+                place = secrets.randbelow(self.slots)
+                self.context.load_timed(self.problem, index, self.problem.arena.slots[place], self.problem.fresh_seed())
+                self.problem.device.synchronize()
+                self._call(place, self.problem.call_seed())
+            times_ms.append(self.problem.device.writes_ms())
+        return median(times_ms)
 
-    def _reference(self, place: int, seed: int | None) -> tuple[ReferenceTimes, list[torch.Tensor]]:
-        """Run the reference on the slot's inputs. Return the times, without seeding, and the outputs.
+    def _reference(self, place: int, seed: int | None) -> tuple[float, list[torch.Tensor]]:
+        """Run the reference on the slot's inputs. Return the milliseconds, without seeding, and the outputs.
 
-        For a Python kernel, the times come from the reference's own process, if it runs. The outputs always come from
+        For a Python kernel, the time comes from the reference's own process, if it runs. The outputs always come from
         this process. Untimed calls come first, if the kernel has them too. The device finishes their work, so that all
         timed calls have the same head start: the evictions.
         """
         slots = self.problem.arena.slots
         slot, untimed = slots[place], self.context.untimed_slots(place)
-        on_core_ms = core_ms() if self.settings.kind == "cuda" else 0.0
         if self._launches_from_python:
-            apart = self.context.reference_process.times(slot, self.problem.device.flushes, seed, len(untimed))
-            if apart is not None:
-                self._runs_ms += apart[0]
+            apart_ms = self.context.reference_process.time_ms(slot, self.problem.device.flushes, seed, len(untimed))
+            if apart_ms is not None:
+                self._runs_ms += apart_ms
                 if seed is not None:
                     torch.manual_seed(seed)
-                return ReferenceTimes(*apart, on_core_ms), self.problem.run(slot)
+                return apart_ms, self.problem.run(slot)
         for index in untimed:
             self.problem.run(slots[index])
         if untimed:
@@ -374,17 +372,10 @@ class EvaluationRun:
         forward = self.problem.forward_on(slot)
         if seed is not None:
             torch.manual_seed(seed)
-        launched: list[tuple[Any, float]] = []
-
-        def run() -> None:
-            started = time.perf_counter()
-            result = forward()
-            launched.append((result, 1e3 * (time.perf_counter() - started)))
-
-        took_ms = self.problem.device.time_ms(run)
+        results: list[Any] = []
+        took_ms = self.problem.device.time_ms(lambda: results.append(forward()))
         self._runs_ms += took_ms
-        result, launching_ms = launched[0]
-        return ReferenceTimes(took_ms, launching_ms, on_core_ms), self.problem.output_tensors(result)
+        return took_ms, self.problem.output_tensors(results[0])
 
     def _call(self, place: int, seed: int | None = None, *, timed: bool = True) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in

@@ -77,11 +77,11 @@ class ReferenceProcess:
             print(f"the judge times the reference itself, because its process did not start: {error}", file=sys.stderr)
             self._fail()
 
-    def times(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> tuple[float, float] | None:
+    def time_ms(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> float | None:
         """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers.
 
-        Return the milliseconds of the call and of its launches, or None without a process. Raises ``Rejected`` with
-        the status "error" if the process ends, because later times in this process would not be comparable.
+        Return the call's milliseconds, or None without a process. Raises ``Rejected`` with the status "error" if the
+        process ends, because later times in the judge's process would not be comparable.
         """
         if self._runner is None or self.arena is None:
             return None
@@ -94,7 +94,8 @@ class ReferenceProcess:
                 self._runner.call(range(_SLOTS), flushes, seed)
             _fill(self.arena.slots[index], slot)
             self._problem.device.synchronize()
-            return self._runner.launch_times(index, flushes, seed, [1 - index] * untimed)
+            (took_ms,), _ = self._runner.call([index], flushes, seed, [1 - index] * untimed)
+            return took_ms
         except RunnerEnded as ended:
             self._fail()
             reason = f"the reference's process failed: {ended}; judge the kernel again"

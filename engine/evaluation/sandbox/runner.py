@@ -178,13 +178,6 @@ class Runner:
             raise RunnerEnded("forbidden", "the kernel forged its times: the reported times are impossible")
         return [float(value) for value in times], wall_ms
 
-    def launch_times(self, slot: int, flushes: int, seed: int | None, untimed: Sequence[int]) -> tuple[float, float]:
-        """Call trusted code once, as :meth:`call` does. Return the milliseconds of the call, and until all its work was
-        launched, as the process reports them. Raises ``RunnerEnded``.
-        """
-        answer, _ = self._ask(self._order([slot], flushes, seed, untimed))
-        return answer["ms"][0], answer["launching_ms"][0]
-
     def _order(self, slots: Sequence[int], flushes: int, seed: int | None, untimed: Sequence[int]) -> dict[str, Any]:
         before = list(untimed) if self.launches_from_python else []
         return {"slots": list(slots), "flushes": flushes, "seed": seed, "untimed": before}

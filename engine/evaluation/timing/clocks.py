@@ -70,7 +70,8 @@ class CallLimits(Struct, frozen=True):
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time that counts for a single call, given the reported time and the judge's time."""
-        beside = self.call_ms + self.untimed * (_CLOCK.untimed * reported_ms + self._around_ms)
+        each_untimed_ms = _CLOCK.untimed * reported_ms + _CLOCK.python_call_ms + self._around_ms
+        beside = self.call_ms + self.untimed * each_untimed_ms
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:

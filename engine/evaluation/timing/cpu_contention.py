@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.evaluation.judge_policy import POLICY
 from engine.session.records.verdict import BUSY
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -99,14 +98,6 @@ def _idle_s() -> float:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return (int(fields[4]) + int(fields[5])) / _TICKS_PER_S
     return 0.0
-
-
-def core_ms() -> float:
-    """Return the time of a fixed loop on the current core, about 0.1 ms. A slow core takes longer."""
-    started, total = time.perf_counter(), 0
-    for number in range(POLICY.device.core_iterations):
-        total += number * number
-    return 1e3 * (time.perf_counter() - started)
 
 
 @contextmanager

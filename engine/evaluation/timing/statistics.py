@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from math import comb, floor, sqrt
 from statistics import NormalDist, median
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -94,23 +93,6 @@ class Pairs(Struct):
     def ratios(self) -> list[float]:
         ratios = [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
         return without_order(ratios, self.reference_first)
-
-
-class ReferenceTimes(NamedTuple):
-    """The times of one call of the reference, or the medians of several, in milliseconds.
-
-    ``ms``: the call's time. ``launching_ms``: the time until the call returned, usually before the GPU had finished.
-    ``core_ms``: the time of a fixed loop on the same core just before the call, or 0 on a CPU.
-    """
-
-    ms: float
-    launching_ms: float
-    core_ms: float
-
-    @classmethod
-    def medians(cls, times: Sequence[ReferenceTimes]) -> ReferenceTimes:
-        """Return the medians of several calls."""
-        return cls(*map(median, zip(*times, strict=True)))
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:

@@ -86,8 +86,7 @@ class Kernel(ABC):
         return {}
 
     def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> Message:
-        """Return ``ms``, the milliseconds of each call on the order's ``slots``, by the clock of this process, and
-        ``launching_ms``, the milliseconds until each group of calls returned.
+        """Return ``ms``, the milliseconds of each call on the order's ``slots``, by the clock of this process.
 
         ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
         seed. ``untimed``: the slots for untimed calls before each timed call, which make launches from Python
@@ -96,7 +95,7 @@ class Kernel(ABC):
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """
         slots, flushes, seed, untimed = order["slots"], order["flushes"], order["seed"], order["untimed"]
-        times_ms, launching_ms = list[float](), list[float]()
+        times_ms = list[float]()
         self.begin(seed)
         for part in [[slot] for slot in slots] if flushes else [slots]:
             for slot in untimed:
@@ -107,12 +106,9 @@ class Kernel(ABC):
                 self.begin(seed)
             for last, calls in self.bind(part):
                 backend.flush(flushes)
-                started = time.perf_counter()
-                result = backend.run(calls)
-                launching_ms.append(1e3 * (time.perf_counter() - started))
-                keep(last, result)
+                keep(last, backend.run(calls))
                 times_ms += backend.times_ms()
-        return {"ms": times_ms, "launching_ms": launching_ms}
+        return {"ms": times_ms}
 
     def queue(self, backend: Backend, order: Message, control: socket.socket) -> None:
         """Queue calls behind the judge's gate, report whether they are queued, and wait for them to finish.

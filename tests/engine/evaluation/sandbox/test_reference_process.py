@@ -61,8 +61,8 @@ def test_it_runs_the_model_on_the_slots_inputs_and_leaves_the_slot_alone(
     problem.load_mixed(0, slot, seed=7)
     before = [tensor.clone() for tensor in slot.tensors]
     process.begin()
-    times = process.times(slot, problem.device.flushes, seed=3, untimed=0)
-    assert times is not None and all(0.0 < ms < 1e3 for ms in times)
+    took_ms = process.time_ms(slot, problem.device.flushes, seed=3, untimed=0)
+    assert took_ms is not None and 0.0 < took_ms < 1e3
     for tensor, kept in zip(slot.tensors, before, strict=True):
         assert torch.equal(*(one.reshape(-1).view(torch.uint8) for one in (tensor, kept)))  # Poison is NaN.
 
@@ -97,16 +97,16 @@ def test_a_process_that_ends_is_started_once_more(problem: JudgedProblem, proces
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(Rejected, match="the reference's process failed") as found:
-        process.times(slot, problem.device.flushes, seed=None, untimed=0)
+        process.time_ms(slot, problem.device.flushes, seed=None, untimed=0)
     assert found.value.status == "error"
-    assert process.pid is None and process.times(slot, problem.device.flushes, seed=None, untimed=0) is None
+    assert process.pid is None and process.time_ms(slot, problem.device.flushes, seed=None, untimed=0) is None
 
     process.begin()
-    assert process.times(slot, problem.device.flushes, seed=None, untimed=0) is not None
+    assert process.time_ms(slot, problem.device.flushes, seed=None, untimed=0) is not None
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(Rejected):
-        process.times(slot, problem.device.flushes, seed=None, untimed=0)
+        process.time_ms(slot, problem.device.flushes, seed=None, untimed=0)
     process.begin()
     assert process.pid is None
 
@@ -115,7 +115,7 @@ def test_a_long_reference_needs_no_process(problem: JudgedProblem) -> None:
     long = ReferenceProcess(problem, SETTINGS, eager_ms=1e3)
     long.begin()
     assert long.pid is None
-    assert long.times(problem.arena.slots[0], problem.device.flushes, seed=None, untimed=0) is None
+    assert long.time_ms(problem.arena.slots[0], problem.device.flushes, seed=None, untimed=0) is None
 
 
 def test_without_a_model_that_a_process_can_load_the_judge_times_the_reference(
