@@ -83,7 +83,7 @@ class PairPolicy(Struct, frozen=True):
     """
     widest: float = 4.0
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
-    undecided: float = 4.0
+    undecided: float = 8.0
     """The judge may time an undecided or noisy kernel this many times as long."""
     noisy: float = 0.02
     """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.

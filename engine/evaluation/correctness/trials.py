@@ -22,7 +22,7 @@ from engine.evaluation.correctness.conditioning import Conditioning, has_fp32_pr
 from engine.evaluation.correctness.fp64_reference import ExactOutputs, run_in
 from engine.evaluation.correctness.ties import choices_of
 from engine.evaluation.inputs.distributions import Kind, transform
-from engine.evaluation.inputs.mixing import Mixing, mix_into
+from engine.evaluation.inputs.mixing import Mixing, blend_into, copy_into, mix_into
 from engine.evaluation.inputs.outliers import inject_outliers, sizes
 from engine.evaluation.inputs.reference import Reference
 from engine.evaluation.inputs.structure import Structure
@@ -58,8 +58,7 @@ class Trial:
 
     def load(self, slot: Slot) -> None:
         slot.filled = True
-        for target, source in zip((*slot.inputs, *slot.weights), (*self.inputs, *self.weights), strict=True):
-            target.copy_(source)
+        copy_into([*slot.inputs, *slot.weights], [*self.inputs, *self.weights])
 
     def changed(self, slot: Slot) -> str | None:
         """Return the name of an input or weight that the kernel changed, or None."""
@@ -438,12 +437,9 @@ class JudgedProblem:
         else:
             draw = random.Random(seed)
             mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, draw, policy)
-        draw = random.Random(seed)
-        weights = zip(self.spec.weights, slot.weights, trial.weights, other.weights, strict=True)
-        for spec, target, source, theirs in weights:
-            # Buffers are equal in every trial.
-            changes = spec.role == "parameter" and not self.keeps_weights
-            mix_into([target], [source], [theirs], [None], "convex" if changes else "none", draw, policy)
+        # Buffers are equal in every trial.
+        changes = [spec.role == "parameter" and not self.keeps_weights for spec in self.spec.weights]
+        blend_into(slot.weights, trial.weights, other.weights, changes, random.Random(seed), policy)
 
     def centre(self, slot: Slot) -> None:
         """Shift the slot's inputs to mean zero, so that large sums do not hide the errors in single terms."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -22,6 +22,18 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 ``fresh``: a new draw, for models that accept no mixture.
 ``none``: no mixture.
 """
+_SMALL = 1 << 20
+"""Number of elements up to which blending several weights together is faster."""
+
+
+class _Blend(NamedTuple):
+    """``into = shares[0] * own + shares[1] * other``, with ``other`` rotated by ``moved`` elements; all flat."""
+
+    into: torch.Tensor
+    own: torch.Tensor
+    other: torch.Tensor
+    shares: tuple[float, float]
+    moved: int
 
 
 def mix_into(
@@ -49,15 +61,55 @@ def mix_into(
         elif not mine.is_floating_point() or mixing == "none" or (structure is not None and structure.discrete):
             target.copy_(mine)
         else:
-            angle = draw.uniform(policy.least_angle, math.pi / 2 - policy.least_angle)  # Both draws contribute.
-            first, second = math.cos(angle), math.sin(angle)
-            if mixing == "convex":
-                first, second = first / (first + second), second / (first + second)
+            first, second = _shares(draw, policy, convex=mixing == "convex")
             if structure is not None:
                 mine, theirs = structure.finite(mine), structure.finite(theirs)
             _blend(target, mine, theirs, (first, second), draw, policy if mixing == "rotated" else None)
             if structure is not None:
                 target.copy_(structure.restore(target))
+
+
+def blend_into(
+    targets: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
+    other: Sequence[torch.Tensor],
+    changes: Sequence[bool],
+    draw: random.Random,
+    policy: CorrectnessPolicy,
+) -> None:
+    """Fill ``targets`` with the convex mixture of two draws where ``changes`` holds, otherwise with ``own``.
+
+    A network has hundreds of weights, so all small weights are mixed together.
+    """
+    copied: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+    blended: list[_Blend] = []
+    for target, mine, theirs, change in zip(targets, own, other, changes, strict=True):
+        if not change or not mine.is_floating_point():
+            copied[0].append(target)
+            copied[1].append(mine)
+            continue
+        moved, shares = draw.randrange(max(target.numel(), 1)), _shares(draw, policy, convex=True)
+        one = _Blend(target.view(-1), mine.reshape(-1), theirs.reshape(-1), shares, moved)
+        if target.numel() > _SMALL:
+            _blend_in_passes(*one)
+        else:
+            blended.append(one)
+    copy_into(*copied)
+    if blended:
+        _blend_together(blended)
+
+
+def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy all tensors with a few GPU launches."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+def _shares(draw: random.Random, policy: CorrectnessPolicy, *, convex: bool) -> tuple[float, float]:
+    """Return the share of each draw in a mixture. Both draws contribute."""
+    angle = draw.uniform(policy.least_angle, math.pi / 2 - policy.least_angle)
+    first, second = math.cos(angle), math.sin(angle)
+    return (first / (first + second), second / (first + second)) if convex else (first, second)
 
 
 def _blend(
@@ -99,3 +151,16 @@ def _blend_in_passes(
     torch.mul(own, shares[0], out=into)
     into[moved:].add_(other[: into.numel() - moved], alpha=shares[1])
     into[:moved].add_(other[into.numel() - moved :], alpha=shares[1])
+
+
+def _blend_together(blends: Sequence[_Blend]) -> None:
+    """Like ``_blend_in_passes``, for several tensors."""
+    firsts, seconds = zip(*(one.shares for one in blends), strict=True)
+    torch._foreach_copy_([one.into for one in blends], torch._foreach_mul([one.own for one in blends], firsts))
+    added = torch._foreach_mul([one.other for one in blends], seconds)
+    parts = []
+    for one, theirs in zip(blends, added, strict=True):
+        left = one.into.numel() - one.moved
+        parts += [(one.into[one.moved :], theirs[:left]), (one.into[: one.moved], theirs[left:])]
+    filled = [part for part in parts if part[0].numel()]
+    torch._foreach_add_([into for into, _ in filled], [theirs for _, theirs in filled])

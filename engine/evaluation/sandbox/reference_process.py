@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from engine.evaluation.build.python_modules import CACHE, EXTENSIONS
 from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.inputs.mixing import copy_into
 from engine.evaluation.judge.admission import intermediate_bytes
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
@@ -131,6 +132,5 @@ class ReferenceProcess:
 
 def _fill(own: Slot, slot: Slot) -> None:
     """Copy inputs and weights from ``slot`` to the process's own buffers."""
-    for target, source in zip((*own.inputs, *own.weights), (*slot.inputs, *slot.weights), strict=True):
-        target.copy_(source)
+    copy_into([*own.inputs, *own.weights], [*slot.inputs, *slot.weights])
     own.filled = True

@@ -17,6 +17,7 @@ import torch
 from engine.evaluation.correctness.fp64_reference import Exact
 from engine.evaluation.correctness.output_validation import check_writes
 from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.inputs.mixing import copy_into
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.runner import Runner
@@ -88,8 +89,7 @@ def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[],
     results = [tensor.clone() for tensor in written]
     load()
     found = reference()
-    for here, tensor in zip(written, results, strict=True):
-        here.copy_(tensor)
+    copy_into(written, results)
     return found
 
 

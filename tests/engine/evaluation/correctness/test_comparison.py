@@ -98,6 +98,28 @@ def test_each_output_has_the_tolerance_of_its_own_dtype() -> None:
     assert problem is not None and problem.startswith("out1")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool])
+def test_many_small_outputs_are_compared_like_single_ones(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    expected = [(torch.randn(size) * 10.0**scale).to(dtype) for scale, size in ((-2, 9), (0, 70), (2, 300), (0, 0))]
+    outputs = [want * (1 + 1e-6) if want.is_floating_point() else want.clone() for want in expected]
+    alone = [comparison.compare([out], [want], 1e-4) for out, want in zip(outputs, expected, strict=True)]
+    together = comparison.compare(outputs, expected, 1e-4)
+    assert together.problem is None
+    assert together.max_abs_error == pytest.approx(max(one.max_abs_error for one in alone), rel=1e-3)
+    assert together.max_rel_error == pytest.approx(max(one.max_rel_error for one in alone), rel=1e-3)
+
+    for index in range(3):
+        wrong = [out.clone() for out in outputs]
+        wrong[index][5] = not wrong[index][5] if dtype == torch.bool else wrong[index][5] * 2 + 1
+        reason = comparison.compare(wrong, expected, 1e-4).problem
+        assert reason is not None and reason.startswith(f"out{index}: ") and "[5]" in reason
+    if dtype.is_floating_point:
+        outputs[1][3] = expected[1][3] = torch.inf
+        found = comparison.compare(outputs, expected, 1e-4)
+        assert found.problem is None and not found.finite
+
+
 def test_an_empty_output_is_right() -> None:
     assert comparison.compare([torch.empty(0, 3)], [torch.empty(0, 3)], 1e-2).problem is None
 

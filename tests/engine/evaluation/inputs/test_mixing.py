@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine.evaluation.correctness import native
-from engine.evaluation.inputs.mixing import mix_into
+from engine.evaluation.inputs import mixing
+from engine.evaluation.inputs.mixing import blend_into, mix_into
 from engine.evaluation.judge_policy import POLICY
 
 
@@ -34,3 +35,34 @@ def test_equal_seeds_repeat_a_mixture_and_others_do_not(dtype: torch.dtype) -> N
     assert torch.equal(mixed(1), mixed(1))
     assert not torch.equal(mixed(1), mixed(2))
     assert float(mixed(1).float().std()) == pytest.approx(1.0, abs=0.05), "a mixture keeps the variance"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_changing_weights_are_blended_and_the_others_copied(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = ([torch.randn(size).to(dtype) for size in (40, 1, 0, 7)] + [torch.arange(5)] for _ in range(2))
+    changes = [True, True, True, False, True]
+
+    def blended(seed: int) -> list[torch.Tensor]:
+        targets = [torch.empty_like(one) for one in own]
+        blend_into(targets, own, other, changes, random.Random(seed), POLICY.correctness)
+        return targets
+
+    together = blended(1)
+    assert torch.equal(together[3], own[3]) and torch.equal(together[4], own[4]), "integers cannot be blended"
+    assert not torch.equal(together[0], blended(2)[0])
+    target, mine, theirs = (one[0].double() for one in (together, own, other))
+    rests = [target - target.new_tensor(_fitted(target, mine, theirs.roll(moved))) for moved in range(40)]
+    assert min(float(rest.abs().max()) for rest in rests) < (1e-5 if dtype == torch.float32 else 1e-2)
+
+    monkeypatch.setattr(mixing, "_SMALL", -1)
+    for one, alone in zip(together, blended(1), strict=True):
+        torch.testing.assert_close(one, alone, rtol=1e-3, atol=1e-3)
+
+
+def _fitted(target: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> list[float]:
+    """Return the convex mixture of two draws that is nearest to ``target``."""
+    apart = mine - theirs
+    share = float((target - theirs) @ apart / (apart @ apart))
+    return list((share * mine + (1.0 - share) * theirs).tolist())
