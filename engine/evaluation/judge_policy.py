@@ -85,7 +85,7 @@ class PairPolicy(Struct, frozen=True):
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     undecided: float = 8.0
     """The judge may time an undecided or noisy kernel this many times as long."""
-    noisy: float = 0.02
+    noisy: float = 0.015
     """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.
     Most noisy kernels launch from Python.
     """
@@ -208,7 +208,7 @@ class ClockPolicy(Struct, frozen=True):
     least: float = 0.85
     """Lower bound on any GPU call, relative to the time of an event pair around almost no work."""
     waiting_batches: int = 3
-    """Number of batches for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
+    """Number of batches of each length for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
     empty_batches: int = 3
     """Number of an empty kernel's batches that measure overhead; the least disturbed batch counts."""
     empty_queued: int = 4

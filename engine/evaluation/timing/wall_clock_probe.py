@@ -63,8 +63,8 @@ class WallClockProbe:
 
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
-        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the fastest of a few batches on
-        separate buffers counts. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and
+        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the fastest of a few batches of
+        each length counts. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and
         the larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers
         decide.
         """
@@ -75,8 +75,7 @@ class WallClockProbe:
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
             return queued
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
-            beside_ms = limits.beside_batch_ms(self._slots, 0.0)
-            each_ms = min(self._measured_batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
+            each_ms = self._waiting_ms(limits)
             return max(0.0, each_ms - claimed_ms), f"launch waits for the device: batched calls took {each_ms:.4g} ms"
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
@@ -166,6 +165,23 @@ class WallClockProbe:
             if each_ms <= limits.allowed_queued_ms(claimed_ms, count):
                 return 0.0, f"{count} queued calls took {each_ms:.4g} ms each"
         return each_ms - claimed_ms, f"{count} queued calls took {each_ms:.4g} ms each"
+
+    def _waiting_ms(self, limits: CallLimits) -> float:
+        """Return the milliseconds of each call, if ``launch`` waits for the GPU.
+
+        The difference between a long and a short batch contains no overhead of the batch itself. A kernel that delays
+        short batches could shrink this difference, so the larger result counts.
+        """
+        reported_ms, wall_ms = dict[int, float](), dict[int, float]()
+        for count in (2, self._slots):
+            batches = [
+                CallBatch(self._problem, self._runner, count, self._check).call() for _ in range(_CLOCK.waiting_batches)
+            ]
+            reported_ms[count] = min(reported for reported, _ in batches)
+            wall_ms[count] = min(self._counted(count, wall) for _, wall in batches)
+        count = self._slots
+        each_ms = max(reported_ms[count] / count, wall_ms[count] / count - limits.beside_batch_ms(count, 0.0))
+        return max(each_ms, (wall_ms[count] - wall_ms[2]) / (count - 2)) if count > 2 else each_ms
 
     def _count(self, target_ms: float, claimed_ms: float) -> int:
         return max(2, min(self._slots, round(target_ms / max(claimed_ms, 1e-3))))
