@@ -53,9 +53,11 @@ class JudgeDevice:
         return min(self._event_ms(eviction, 1) for _ in range(_DEVICE.flushes_timed))
 
     def writes_ms(self) -> float:
-        """Time a fixed number of memory writes, in milliseconds. On a GPU, the processor's speed does not matter."""
+        """Time a fixed number of memory writes on a GPU, in milliseconds. The first eviction keeps the GPU busy until
+        the writes are launched, so the processor's speed hardly matters.
+        """
         eviction, count = self._eviction_on(torch.cuda.current_stream()), ceil(_DEVICE.writes_ms / self._eviction_ms)
-        return self._event_ms(lambda: [eviction() for _ in range(count)], 0)
+        return self._event_ms(lambda: [eviction() for _ in range(count)], 1)
 
     def time_ms(self, call: Callable[[], object]) -> float:
         """Time one call in milliseconds. On a GPU, use events and a cold L2 cache; on a CPU, use the monotonic

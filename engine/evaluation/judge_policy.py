@@ -54,6 +54,12 @@ class PairPolicy(Struct, frozen=True):
     """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
     remains.
     """
+    writes_one_in: int = 8
+    """On a GPU, an extra kernel call with memory writes follows one in this many pairs, on average. Work that the
+    kernel leaves on the GPU slows these writes.
+    """
+    least_writes: int = 5
+    """Minimum number of such calls if the reference was slow; the median counts."""
     outliers_one_in: int = 3
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
     change a median.
@@ -83,8 +89,10 @@ class PairPolicy(Struct, frozen=True):
     """
     widest: float = 4.0
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
-    undecided: float = 8.0
-    """The judge may time an undecided or noisy kernel this many times as long."""
+    undecided: float = 4.0
+    """The judge may time an undecided kernel this many times as long."""
+    noisy_longer: float = 8.0
+    """The judge may time a noisy kernel this many times as long."""
     noisy: float = 0.015
     """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.
     Most noisy kernels launch from Python.
@@ -128,8 +136,8 @@ class ClockPolicy(Struct, frozen=True):
     untimed: float = 1.6
     """Maximum duration of an untimed call, relative to the timed call, plus ``python_call_ms``."""
     python_call_ms: float = 0.2
-    """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel. A short ``forward``
-    also takes longer than its GPU work.
+    """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel. It also applies to
+    each untimed call, because launching may take longer than the GPU work.
     """
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
     """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
@@ -207,6 +215,8 @@ class ClockPolicy(Struct, frozen=True):
     """Factor by which the number of queued calls shrinks if a stream cannot hold them."""
     least: float = 0.85
     """Lower bound on any GPU call, relative to the time of an event pair around almost no work."""
+    waiting_calls: int = 8
+    """Minimum difference in calls between two batches whose times the judge subtracts."""
     waiting_batches: int = 3
     """Number of batches of each length for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
     empty_batches: int = 3
@@ -214,13 +224,15 @@ class ClockPolicy(Struct, frozen=True):
     empty_queued: int = 4
     """Number of an empty kernel's queued calls that measure overhead; the least disturbed call counts."""
     reference_slowed: float = 1.25
-    """The reference is slow if it takes this many times as long as before the kernel's process existed, plus
-    ``reference_slowed_ms``. The kernel is to blame if other GPU work takes as much longer.
+    """Memory writes or the reference are slow if they take this many times their usual time, plus
+    ``reference_slowed_ms``. For the writes, the reference's time limits the difference, too.
     """
     reference_slowed_ms: float = 0.1
-    """Difference that proves nothing."""
-    gpu_work_calls: int = 7
-    """Number of kernel calls followed by other GPU work, when the reference was slow; the median counts."""
+    """Shorter differences are noise."""
+    reference_alone_calls: int = 7
+    """Number of calls to the reference without the kernel's process; the median counts."""
+    reference_wait_s: float = 0.05
+    """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
     """The judge repeats an evaluation whose share of SOL is higher than this. A CPU's bandwidth varies by 20% from
     minute to minute.
@@ -302,7 +314,7 @@ class DevicePolicy(Struct, frozen=True):
     warm_up: int = 2
     """Number of untimed calls before the timed calls."""
     writes_ms: float = 5.0
-    """Duration of the memory writes that reveal a kernel's leftover GPU work. GPU contexts take turns of about 2 ms."""
+    """Duration of memory writes that reveal leftover GPU work. GPU contexts take turns of about 2 ms."""
     compiled_s: float = 0.2
     """Minimum time for the ``torch.compile`` baseline."""
     compile_process_s: int = 600
@@ -585,6 +597,10 @@ class SandboxPolicy(Struct, frozen=True):
 class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
+    blended_together: int = 1 << 20
+    """Number of elements up to which PyTorch mixes a network's weights together, because a network has hundreds."""
+    compared_together: int = 1 << 12
+    """Number of elements up to which PyTorch compares a network's outputs and buffers together."""
     fp64_eager_ms: float = 60.0
     """Models that take longer than this in eager mode do not run in fp64. Each fp64 run would take most of a second."""
     fp64_footprint: int = 6

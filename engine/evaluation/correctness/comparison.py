@@ -15,12 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.evaluation.correctness.native import largest_errors
+from engine.evaluation.judge_policy import POLICY
 
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Number of elements to compare at a time; on a CPU, this many fit in the caches."""
 _SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
-_SMALL = 1 << 12
-"""Number of elements up to which comparing several tensors together is faster."""
+_TOGETHER = POLICY.correctness.compared_together
 
 
 class Comparison(Struct, frozen=True):
@@ -63,11 +63,12 @@ def compare(
     names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
     worst_abs, worst_rel, finite = 0.0, 0.0, True
     compared = list(zip(names, outputs, expected, strict=True))
-    for dtype in {out.dtype for out in outputs}:
-        small = [one for one in compared if one[1].dtype == dtype and one[1].numel() <= _SMALL]
+    # A boolean's byte may be neither 0 nor 1.
+    for dtype in {out.dtype for out in outputs} - {torch.bool}:
+        small = [one for one in compared if one[1].dtype == dtype and one[1].numel() <= _TOGETHER]
         if len(small) > 1 and (errors := _errors_if_right(small, tolerances.of(dtype))) is not None:
             worst_abs, worst_rel = max(worst_abs, errors[0]), max(worst_rel, errors[1])
-            compared = [one for one in compared if one[1].dtype != dtype or one[1].numel() > _SMALL]
+            compared = [one for one in compared if one[1].dtype != dtype or one[1].numel() > _TOGETHER]
     for name, out, want in compared:
         one = _compare_one(out, want.reshape(out.shape), tolerances.of(out.dtype))
         worst_abs, worst_rel = max(worst_abs, one.max_abs_error), max(worst_rel, one.max_rel_error)
@@ -90,14 +91,15 @@ def _errors_if_right(
     if not out.numel():
         return 0.0, 0.0
     if not out.is_floating_point():
-        return (0.0, 0.0) if out.dtype != torch.bool and torch.equal(out, want) else None
+        return (0.0, 0.0) if torch.equal(out, want) else None
+    tiny = torch.finfo(torch.float32 if want.dtype in _HALVES else want.dtype).tiny
     out, want = out.double(), want.double()
     owners = torch.repeat_interleave(torch.arange(len(compared), device=out.device), counts)
     squares = torch.zeros(len(compared), dtype=out.dtype, device=out.device).index_add_(0, owners, want.square())
-    floor = (squares / counts).sqrt().clamp_min(torch.finfo(torch.float32).tiny)[owners]
+    floor = (squares / counts).sqrt().clamp_min(tiny)[owners]
     error = (out - want).abs()
-    worst, relative = torch.stack([error.max(), (error / (want.abs() + floor)).max()]).tolist()
-    return (worst, relative) if math.isfinite(worst) and relative <= tolerance else None
+    worst, relative, most = torch.stack([error.max(), (error / (want.abs() + floor)).max(), floor.max()]).tolist()
+    return (worst, relative) if math.isfinite(worst) and math.isfinite(most) and relative <= tolerance else None
 
 
 def passes(out: torch.Tensor, want: torch.Tensor, tolerances: Tolerances) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -14,6 +14,7 @@ from engine.evaluation.inputs.integers import Order, shuffle_into
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
 
+T = TypeVar("T")
 Mixing = Literal["rotated", "convex", "fresh", "none"]
 """How to combine two draws of floating-point inputs into a third:
 
@@ -22,8 +23,6 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 ``fresh``: a new draw, for models that accept no mixture.
 ``none``: no mixture.
 """
-_SMALL = 1 << 20
-"""Number of elements up to which blending several weights together is faster."""
 
 
 class _Blend(NamedTuple):
@@ -90,19 +89,27 @@ def blend_into(
             continue
         moved, shares = draw.randrange(max(target.numel(), 1)), _shares(draw, policy, convex=True)
         one = _Blend(target.view(-1), mine.reshape(-1), theirs.reshape(-1), shares, moved)
-        if target.numel() > _SMALL:
+        if target.numel() > policy.blended_together:
             _blend_in_passes(*one)
         else:
             blended.append(one)
     copy_into(*copied)
-    if blended:
-        _blend_together(blended)
+    for same in _by_dtype(blended, lambda one: one.into.dtype):
+        _blend_together(same)
 
 
 def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy all tensors with a few GPU launches."""
-    if targets:
-        torch._foreach_copy_(list(targets), list(sources))
+    """Copy all tensors, with a few GPU launches per dtype."""
+    for same in _by_dtype(list(zip(targets, sources, strict=True)), lambda pair: pair[0].dtype):
+        torch._foreach_copy_([target for target, _ in same], [source for _, source in same])
+
+
+def _by_dtype(all_of: Sequence[T], dtype_of: Callable[[T], torch.dtype]) -> list[list[T]]:
+    """Group by dtype, because PyTorch launches a whole list at once only if all its tensors have one dtype."""
+    groups: dict[torch.dtype, list[T]] = {}
+    for one in all_of:
+        groups.setdefault(dtype_of(one), []).append(one)
+    return list(groups.values())
 
 
 def _shares(draw: random.Random, policy: CorrectnessPolicy, *, convex: bool) -> tuple[float, float]:

@@ -74,7 +74,7 @@ class EvaluationRun:
         self.answers = Answers(comparison.Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         self.libraries = Libraries(library, self.settings.libraries == "refuse")
         self.pairs = Pairs.none()
-        self.gpu_work_ms: float | None = None
+        self.writes_ms: list[float] = []
         self.precision = Precision("")
         self.remarks: list[str] = []
         self.calls = self.with_outliers = 0
@@ -210,6 +210,8 @@ class EvaluationRun:
         """Time one pair, sometimes followed by a random trial. Return whether the judge compared the inputs."""
         with self._on_one_core(self.runner.pid, *self._reference_pids):
             compared = self._pair(len(self.pairs.kernel_ms), self._role())
+        if self.settings.kind == "cuda" and secrets.randbelow(_PAIRS.writes_one_in) == 0:
+            self.time_writes_after_call()
         if secrets.randbelow(_PAIRS.trial_one_in) == 0:
             self.trial(secrets.randbelow(self.settings.trials))
         return compared
@@ -308,7 +310,8 @@ class EvaluationRun:
         runs_s = (sum(pairs.reported_ms) + sum(pairs.reference_ms)) / 1e3
         _, low, high = statistics.median_interval(ratios)
         noisy = self.settings.kind == "cuda" and not statistics.is_settled(ratios, _PAIRS.noisy, _PAIRS.least)
-        patience = _PAIRS.undecided if noisy or statistics.is_undecided(low, high) else 1.0
+        undecided = statistics.is_undecided(low, high)
+        patience = _PAIRS.noisy_longer if noisy else _PAIRS.undecided if undecided else 1.0
         spent = elapsed_s - runs_s > patience * effort.overhead_s or runs_s > patience * effort.runs_s
         return spent or self._cancelled()
 
@@ -337,16 +340,30 @@ class EvaluationRun:
         on_processor = self.settings.kind == "cpu" or self.python
         return self._batches_contended or (on_processor and self._shares.share() > BUSY)
 
-    def time_gpu_work(self, *, after_calls: bool) -> float:
-        """Return the median milliseconds of memory writes on the GPU, on request right after calls of the kernel."""
+    def time_writes_after_call(self) -> None:
+        """Call the kernel as in a pair, and add the time of memory writes right after the call to ``writes_ms``."""
+        place, seed = secrets.randbelow(self.slots), self.problem.call_seed()
+        slot = self.problem.arena.slots[place]
+        self.context.load_timed(self.problem, len(self.pairs.kernel_ms), slot, self.problem.fresh_seed())
+        slot.poison(0)
+        self.problem.device.synchronize()
+        with self._on_one_core(self.runner.pid, *self._reference_pids):
+            self._call(place, seed, then=lambda: self.writes_ms.append(self.problem.device.writes_ms()))
+
+    def time_writes(self) -> float:
+        """Return the median milliseconds of memory writes on the GPU."""
+        return median(self.problem.device.writes_ms() for _ in range(_PAIRS.least_writes))
+
+    def time_reference_alone(self) -> float:
+        """Return the reference's median milliseconds, timed as in the pairs but without the kernel's process."""
+        wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
         times_ms = []
-        for index in range(_CLOCK.gpu_work_calls):
-            if after_calls:
-                place = secrets.randbelow(self.slots)
-                self.context.load_timed(self.problem, index, self.problem.arena.slots[place], self.problem.fresh_seed())
-                self.problem.device.synchronize()
-                self._call(place, self.problem.call_seed())
-            times_ms.append(self.problem.device.writes_ms())
+        for index in range(_CLOCK.reference_alone_calls):
+            self.context.load_timed(self.problem, index, self.problem.arena.slots[0], self.problem.fresh_seed())
+            self.problem.device.synchronize()
+            time.sleep(wait_s)
+            with self._on_one_core(*self._reference_pids):
+                times_ms.append(self._reference(0, self.problem.call_seed())[0])
         return median(times_ms)
 
     def _reference(self, place: int, seed: int | None) -> tuple[float, list[torch.Tensor]]:
@@ -377,17 +394,22 @@ class EvaluationRun:
         self._runs_ms += took_ms
         return took_ms, self.problem.output_tensors(results[0])
 
-    def _call(self, place: int, seed: int | None = None, *, timed: bool = True) -> tuple[float, float]:
+    def _call(
+        self, place: int, seed: int | None = None, *, timed: bool = True, then: Callable[[], object] | None = None
+    ) -> tuple[float, float]:
         """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
         milliseconds.
 
-        ``timed``: whether the time counts, so that untimed calls may come first.
+        ``timed``: whether untimed calls may come first, as in a pair. ``then``: a function to call right after the
+        kernel's process has answered.
         """
         self.calls += 1
         untimed = self.context.untimed_slots(place) if timed and self._launches_from_python else ()
         compare = partial(self.answers.check, self.problem)
         check_untimed = self.context.load_untimed(self.problem, untimed, seed, compare)
         reported, wall_ms = self.runner.call([place], self.problem.device.flushes, seed, untimed)
+        if then is not None:
+            then()
         check_untimed()
         self._runs_ms += reported[0]
         return reported[0], wall_ms

@@ -19,7 +19,7 @@ from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.reference_process import ReferenceProcess
-from engine.evaluation.timing.call_batches import Check, after_kernel, expected_outputs
+from engine.evaluation.timing.call_batches import Compare, after_kernel, expected_outputs
 from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
 
 
@@ -94,7 +94,7 @@ class ProblemContext:
         return chosen
 
     def load_untimed(
-        self, problem: JudgedProblem, untimed: Sequence[int], seed: int | None, check: Check
+        self, problem: JudgedProblem, untimed: Sequence[int], seed: int | None, check: Compare
     ) -> Callable[[], None]:
         """Load fresh inputs into the ``untimed`` slots. Return a function that checks one of these calls, at random.
 

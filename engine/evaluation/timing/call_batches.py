@@ -23,7 +23,7 @@ from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.runner import Runner
 
 T = TypeVar("T")
-Check = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
+Compare = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
 """Compare a slot's results with the expected outputs. The other arguments are the poison, the location and a source of
 fp64 outputs.
 """
@@ -34,7 +34,7 @@ class CallBatch:
     ``check`` raises.
     """
 
-    def __init__(self, problem: JudgedProblem, runner: Runner, count: int, check: Check) -> None:
+    def __init__(self, problem: JudgedProblem, runner: Runner, count: int, check: Compare) -> None:
         self._problem, self._runner, self._check = problem, runner, check
         self._numbers = random.sample(range(len(problem.arena.slots)), count)
         self._slots = [problem.arena.slots[number] for number in self._numbers]

@@ -14,7 +14,7 @@ from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.arena import Slot
 from engine.evaluation.sandbox.runner import Runner
-from engine.evaluation.timing.call_batches import CallBatch, Check
+from engine.evaluation.timing.call_batches import CallBatch, Compare
 from engine.evaluation.timing.call_overhead import EmptyKernel
 from engine.evaluation.timing.clocks import CallLimits
 from engine.evaluation.timing.cpu_contention import CpuContention
@@ -31,7 +31,7 @@ class WallClockProbe:
     """
 
     def __init__(
-        self, problem: JudgedProblem, runner: Runner, empty_kernel: EmptyKernel, check: Check, *, contended: bool
+        self, problem: JudgedProblem, runner: Runner, empty_kernel: EmptyKernel, check: Compare, *, contended: bool
     ) -> None:
         self._problem, self._runner, self._empty_kernel, self._check = problem, runner, empty_kernel, check
         self.contended = contended
@@ -63,10 +63,10 @@ class WallClockProbe:
 
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
-        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the fastest of a few batches of
-        each length counts. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and
-        the larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers
-        decide.
+        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
+        and of all slots, and counts the larger of the long batch's time per call and the time per additional call.
+        Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the larger excess
+        counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
@@ -172,16 +172,20 @@ class WallClockProbe:
         The difference between a long and a short batch contains no overhead of the batch itself. A kernel that delays
         short batches could shrink this difference, so the larger result counts.
         """
-        reported_ms, wall_ms = dict[int, float](), dict[int, float]()
-        for count in (2, self._slots):
-            batches = [
-                CallBatch(self._problem, self._runner, count, self._check).call() for _ in range(_CLOCK.waiting_batches)
-            ]
-            reported_ms[count] = min(reported for reported, _ in batches)
-            wall_ms[count] = min(self._counted(count, wall) for _, wall in batches)
-        count = self._slots
-        each_ms = max(reported_ms[count] / count, wall_ms[count] / count - limits.beside_batch_ms(count, 0.0))
-        return max(each_ms, (wall_ms[count] - wall_ms[2]) / (count - 2)) if count > 2 else each_ms
+        count, reported_ms, wall_ms = self._slots, *self._fastest_batch(self._slots)
+        each_ms = max(reported_ms / count, wall_ms / count - limits.beside_batch_ms(count, 0.0))
+        more = count - 2
+        if more < _CLOCK.waiting_calls:
+            return each_ms
+        return max(each_ms, (wall_ms - self._fastest_batch(2)[1]) / more)
+
+    def _fastest_batch(self, count: int) -> tuple[float, float]:
+        """Return the smallest milliseconds of a few batches: as the kernel's process reports, and by the judge's
+        clock.
+        """
+        batches = [CallBatch(self._problem, self._runner, count, self._check) for _ in range(_CLOCK.waiting_batches)]
+        times = [batch.call() for batch in batches]
+        return min(reported for reported, _ in times), min(self._counted(count, wall) for _, wall in times)
 
     def _count(self, target_ms: float, claimed_ms: float) -> int:
         return max(2, min(self._slots, round(target_ms / max(claimed_ms, 1e-3))))

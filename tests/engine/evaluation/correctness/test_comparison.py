@@ -120,6 +120,12 @@ def test_many_small_outputs_are_compared_like_single_ones(dtype: torch.dtype) ->
         assert found.problem is None and not found.finite
 
 
+@pytest.mark.parametrize("scale", [1e-60, 1e200])
+def test_small_outputs_of_any_scale_are_not_replaced_by_zeros(scale: float) -> None:
+    expected = [torch.randn(8, dtype=torch.float64) * scale for _ in range(2)]
+    assert comparison.compare([torch.zeros_like(want) for want in expected], expected, 1e-4).problem is not None
+
+
 def test_an_empty_output_is_right() -> None:
     assert comparison.compare([torch.empty(0, 3)], [torch.empty(0, 3)], 1e-2).problem is None
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.evaluation.correctness import native
-from engine.evaluation.inputs import mixing
 from engine.evaluation.inputs.mixing import blend_into, mix_into
-from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.judge_policy import POLICY, CorrectnessPolicy
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -38,15 +38,13 @@ def test_equal_seeds_repeat_a_mixture_and_others_do_not(dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_changing_weights_are_blended_and_the_others_copied(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changing_weights_are_blended_and_the_others_copied(dtype: torch.dtype) -> None:
     own, other = ([torch.randn(size).to(dtype) for size in (40, 1, 0, 7)] + [torch.arange(5)] for _ in range(2))
     changes = [True, True, True, False, True]
 
-    def blended(seed: int) -> list[torch.Tensor]:
+    def blended(seed: int, policy: CorrectnessPolicy = POLICY.correctness) -> list[torch.Tensor]:
         targets = [torch.empty_like(one) for one in own]
-        blend_into(targets, own, other, changes, random.Random(seed), POLICY.correctness)
+        blend_into(targets, own, other, changes, random.Random(seed), policy)
         return targets
 
     together = blended(1)
@@ -56,8 +54,8 @@ def test_changing_weights_are_blended_and_the_others_copied(
     rests = [target - target.new_tensor(_fitted(target, mine, theirs.roll(moved))) for moved in range(40)]
     assert min(float(rest.abs().max()) for rest in rests) < (1e-5 if dtype == torch.float32 else 1e-2)
 
-    monkeypatch.setattr(mixing, "_SMALL", -1)
-    for one, alone in zip(together, blended(1), strict=True):
+    one_by_one = replace(POLICY.correctness, blended_together=-1)
+    for one, alone in zip(together, blended(1, one_by_one), strict=True):
         torch.testing.assert_close(one, alone, rtol=1e-3, atol=1e-3)
 
 
