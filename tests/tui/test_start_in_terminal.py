@@ -91,7 +91,7 @@ def test_a_wrong_configuration_is_one_line_and_no_monitor(kernel_tui_in_terminal
     (tmp_path / "config.toml").write_text(CONFIG.replace("rounds", "ruonds"))
     status, text = ended(kernel_tui_in_terminal("config.toml"))
     assert status == ExitCode.USAGE
-    assert text.count("error:") == 1 and "config.toml:5" in text and '"rounds"' in text
+    assert text.count("Error:") == 1 and "config.toml:5" in text and '"rounds"' in text
     assert "Traceback" not in text and "\x1b[?1049h" not in text
     assert not (tmp_path / "sessions").exists()
 
@@ -242,4 +242,4 @@ def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
     status, text = ended(terminal)
     assert status == ExitCode.STORAGE
     last = text[text.rindex("\x1b[?1049l") :]
-    assert "The search demo is not running." in last and "error: " in last and "engine.lock: Is a directory" in last
+    assert "The search demo is not running." in last and "Error: " in last and "engine.lock: Is a directory" in last

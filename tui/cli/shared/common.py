@@ -64,7 +64,7 @@ def shown_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        echo(clean(f"error: {error}"), err=True)
+        echo(clean(f"Error: {error}"), err=True)
         sys.exit(code)
 
 
