@@ -49,7 +49,7 @@ def report(session: str, output: str | None, root: Path) -> None:
     with working("writing the report"), SessionReader(paths) as reader:
         from tui.report.page import report_page
 
-        state, _, history = fold_all(reader.read(without=("log_line",)))
+        state, _, history = fold_all(reader.read())
         found = session_results(reader, state)
         page = report_page(reader, state, history, found.results, found.ended, argument_of(paths)).encode()
     if output == "-":
