@@ -178,6 +178,20 @@ def scratch_path(command: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def force_option(command: F) -> F:
+    """Add ``--force``, which lets a command replace existing files."""
+    return click.option("--force", is_flag=True, help="Replace an existing file.")(command)
+
+
+def refuse_existing(path: Path | str, *, force: bool) -> None:
+    """Raise Failure if the user's output file exists, unless ``--force`` is given. "-" is standard output.
+
+    Writing to a device or a pipe replaces nothing, so the function allows these.
+    """
+    if not force and str(path) != "-" and Path(path).is_file():
+        raise Failure(f"{path} already exists; name another file, or add --force to replace it", ExitCode.USAGE)
+
+
 def cannot_write(path: Path | str, error: OSError) -> Failure:
     """Return a Failure that says why a user's output file cannot be written."""
     hint = (
