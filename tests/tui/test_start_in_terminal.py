@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
-from engine.session.records.events import EngineStarted, EngineStopped
+from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied
+from engine.session.records.model_calls import CallSite, Usage
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import (
     EngineLock,
@@ -199,6 +200,47 @@ def test_a_limit_below_the_used_minutes_is_refused_also_if_the_old_limit_leaves_
     paths.config.write_text(paths.config.read_text().replace("minutes = 2.0", "minutes = 20.0"))
     refused = kernel_tui("resume", "demo", "--minutes", "1", "--headless")
     assert refused.returncode == ExitCode.USAGE and "--minutes N (more than 1.9)" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "more"),
+    [
+        (("--dollars", "1.75"), "used $1.75, including unconfirmed calls", "--dollars N (more than 1.75)"),
+        (
+            ("--tokens", "1500000"),
+            "used 2,000,000 tokens, including unconfirmed calls",
+            "--tokens N (more than 2000000)",
+        ),
+        (("--calls", "2"), "made 2 calls", "--calls N (more than 2)"),
+        (("--minutes", "60", "--dollars", "0.5"), "used $1.75", "--dollars N (more than 1.75)"),
+    ],
+)
+def test_a_spending_limit_that_is_used_up_is_refused_before_an_engine_starts(
+    kernel_tui: KernelTui, tmp_path: Path, limit: tuple[str, ...], used: str, more: str
+) -> None:
+    paths = spent_session(tmp_path)
+    site = CallSite(problem="softmax", round=0, purpose="ideas", subject="")
+    writer = EventWriter(paths)
+    for call in ("c1", "c2"):  # the provider never reports the cost of c2
+        writer.append(
+            ModelCallStarted(
+                call=call, attempt=1, provider="openai", model="gpt", site=site, prompt="", tokens=1000000, dollars=0.5
+            )
+        )
+    answered = Usage(input=900000, output=100000)
+    writer.append(
+        ModelReplied(call="c1", attempt=1, answered="gpt", prompt="", reply="", finish="stop", seconds=1.0,
+                     usage=answered, dollars=1.25)
+    )  # fmt: skip
+    writer.flush(5)
+    writer.close()
+    refused = kernel_tui("resume", "demo", *limit, "--headless")
+    assert refused.returncode == ExitCode.USAGE, refused.stderr
+    assert f"{limit[-2]} {limit[-1]} is too low, because the search has {used}" in refused.stderr
+    assert refused.stderr.endswith(f"kernel-tui resume demo {more}\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands(), "no request waits for the next engine"
+        assert sum(isinstance(recorded.event, EngineStarted) for recorded in reader.read()) == 1
 
 
 def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:
