@@ -60,7 +60,7 @@ def one_line(result: subprocess.CompletedProcess[str], code: ExitCode) -> str:
     """Return the error of a command: one line on stderr, no traceback, exit status ``code``."""
     assert result.returncode == code, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
-    errors = [line for line in result.stderr.splitlines() if line.startswith(("error:", "Error:"))]
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error:")]
     assert len(errors) == 1, result.stderr
     return errors[0]
 
@@ -134,7 +134,7 @@ def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui
     config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
     result = kernel_tui("config.toml")
     assert result.returncode == ExitCode.STORAGE
-    assert "error: /proc/nowhere: this file system cannot hold directories; set another" in result.stderr
+    assert "Error: /proc/nowhere: this file system cannot hold directories; set another" in result.stderr
 
 
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:

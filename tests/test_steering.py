@@ -407,7 +407,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(
     misnamed = not words or words.startswith("no ")
     assert result.returncode == (ExitCode.USAGE if misnamed else ExitCode.FAILURE)
     assert words in result.stderr
-    assert result.stderr.startswith("error: ") or not words, "as every other command says what went wrong"
+    assert result.stderr.startswith("Error: ") or not words, "as every other command says what went wrong"
 
 
 def test_every_command_has_one_answer_in_the_session(waiting: LiveSearch) -> None:

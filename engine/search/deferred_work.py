@@ -18,6 +18,7 @@ from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
+from engine.session.records.skipped_compile import skipped_compile, stopped_work, timing_compile
 from engine.session.records.speedup_text import WIDE
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import (
@@ -106,7 +107,7 @@ class Owed:
         left_s = self._compile_left_s(job.began_s) if job.uses_spare else self._left_s()
         if left_s <= 0 and job.task.cancel():
             self._job = None
-            text = f"stopped {job.what}, because the problem's time is used up"
+            text = stopped_work(job.what, "the problem's time is used up")
             self._context.journal.post(LogLine(level="info", text=text))
 
     def cut_off_compile(self) -> None:
@@ -115,7 +116,7 @@ class Owed:
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
-            text = f"stopped {job.what}, because the time budget is used up"
+            text = stopped_work(job.what, "the time budget is used up")
             self._context.journal.post(LogLine(level="info", text=text))
 
     @property
@@ -181,9 +182,7 @@ class Owed:
         """Start a missing ``torch.compile`` baseline of a problem with verdicts, if the turn has time for it."""
         judged = [name for name in self._baselines() if self._has_verdict(name)]
         if judged and self._compile_left_s() >= self._expected_compile_s:
-            self._start(
-                self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True, uses_spare=True
-            )
+            self._start(self._compile(judged[0]), timing_compile(judged[0]), compiles=True, uses_spare=True)
 
     def start_any(self) -> None:
         """Start a piece of deferred work for which the turn has time. Work that decides which kernel is best comes
@@ -196,10 +195,9 @@ class Owed:
         elif worthwhile and (doubtful := self._doubtful_bests()):
             self._start(self._judge_again(doubtful[0]), f"judging {doubtful[0].id} again")
         elif names := self._affordable_baselines():
-            what = f"timing torch.compile on {names[0]}"
-            self._start(self._compile(names[0]), what, compiles=True, uses_spare=True)
+            self._start(self._compile(names[0]), timing_compile(names[0]), compiles=True, uses_spare=True)
         elif again := self._disturbed_baselines():
-            self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again", compiles=True)
+            self._start(self._compile_again(again[0]), f"{timing_compile(again[0])} again", compiles=True)
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
@@ -252,8 +250,7 @@ class Owed:
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)
-                has = f"the {whose} has {max(0.0, left_s):.0f} s left for it"
-                text = f"{name}: skipped torch.compile, which takes about {self._expected_compile_s:.0f} s; {has}"
+                text = skipped_compile(name, self._expected_compile_s, whose, left_s)
                 self._context.journal.post(LogLine(level="info", text=text))
         return []
 

@@ -130,6 +130,7 @@ async def test_a_job_that_is_cut_off_ends_its_processes_and_is_reported_once(con
     await context.journal.record(ev.LogLine(level="info", text="last"))
     texts = [line.text for _, line in context.state.log]
     assert len(texts) == 2 and "torch.compile on a" in texts[0], texts
+    assert context.state.problems["a"].compile_skipped == "the problem's time is used up"
 
 
 async def test_the_repeat_of_a_disturbed_torch_compile_uses_no_spare_seconds(context_of: ContextOf) -> None:
@@ -234,3 +235,6 @@ async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyo
     await context.journal.record(ev.LogLine(level="info", text="last"))
     texts = [line.text for _, line in context.state.log]
     assert len(texts) == 2 and "stopped timing torch.compile on a" in texts[0], texts
+    assert context.state.problems["a"].compile_skipped == "the time budget is used up"
+    await context.journal.record(ev.BudgetChanged(minutes=20.0))
+    assert not context.state.problems["a"].compile_skipped, "the new limit may leave time"

@@ -133,7 +133,7 @@ def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, 
     for command in (("show", "altered"), ("attach", "altered", "--once"), ("resume", "altered", "--rounds", "2")):
         ran = kernel_tui(*command, timeout=20)
         assert ran.returncode in (1, 3), ran.stderr
-        assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1, ran.stderr
+        assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
 
 
 def test_an_engine_that_could_not_even_write_its_log_is_explained(tmp_path: Path) -> None:

@@ -353,6 +353,14 @@ def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) ->
     refused = kernel_tui("resume", "demo")
     assert refused.returncode == ExitCode.USAGE
     assert "--rounds" in refused.stderr
+    for command, code in (("resume", ExitCode.USAGE), ("budget", ExitCode.FAILURE)):
+        same = kernel_tui(command, "demo", "--rounds", "1")
+        assert (
+            same.returncode == code
+            and "--rounds 1 is too low, because the search has completed 1 round." in same.stderr
+        )
+        assert same.stderr.endswith("kernel-tui resume demo --rounds N (more than 1)\n")
+    assert events_of(session(kernel_tui.directory)) == events_before, "no engine has started"
     resumed = kernel_tui("resume", "demo", "--rounds", "2")
     assert resumed.returncode == ExitCode.OK, resumed.stdout + resumed.stderr
     events_after = events_of(session(kernel_tui.directory))

@@ -213,6 +213,17 @@ def test_a_session_without_verdicts_has_a_report(tmp_path: Path) -> None:
     assert "No correct kernel for any of 1 problem" in check_harmless(text).text
 
 
+def test_an_existing_file_is_replaced_only_by_force(kernel_tui: KernelTui) -> None:
+    page = kernel_tui.directory / "by-hand.html"
+    page.write_text("my own")
+    refused = kernel_tui("report", BY_HAND)
+    assert refused.returncode == ExitCode.USAGE
+    assert "by-hand.html already exists" in refused.stderr and "--force" in refused.stderr
+    assert page.read_text() == "my own"
+    assert kernel_tui("report", BY_HAND, "--force").returncode == ExitCode.OK
+    assert page.read_text().startswith("<!")
+
+
 def test_without_matplotlib_the_command_says_what_to_install(kernel_tui: KernelTui, tmp_path: Path) -> None:
     (tmp_path / "without" / "matplotlib").mkdir(parents=True)
     (tmp_path / "without" / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")

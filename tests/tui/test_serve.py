@@ -158,4 +158,4 @@ def test_a_port_in_use_is_named(serve: Serve, kernel_tui: KernelTui, session: Se
     port = str(urlsplit(address).port)
     failed = kernel_tui("serve", session.name, "--port", port)
     assert failed.returncode == ExitCode.FAILURE
-    assert failed.stderr == f"error: cannot listen on port {port}: Address already in use; choose another with --port\n"
+    assert failed.stderr == f"Error: cannot listen on port {port}: Address already in use; choose another with --port\n"

@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
-from engine.session.records.events import EngineStarted, EngineStopped
+from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied
+from engine.session.records.model_calls import CallSite, Usage
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import (
     EngineLock,
@@ -91,7 +92,7 @@ def test_a_wrong_configuration_is_one_line_and_no_monitor(kernel_tui_in_terminal
     (tmp_path / "config.toml").write_text(CONFIG.replace("rounds", "ruonds"))
     status, text = ended(kernel_tui_in_terminal("config.toml"))
     assert status == ExitCode.USAGE
-    assert text.count("error:") == 1 and "config.toml:5" in text and '"rounds"' in text
+    assert text.count("Error:") == 1 and "config.toml:5" in text and '"rounds"' in text
     assert "Traceback" not in text and "\x1b[?1049h" not in text
     assert not (tmp_path / "sessions").exists()
 
@@ -201,6 +202,47 @@ def test_a_limit_below_the_used_minutes_is_refused_also_if_the_old_limit_leaves_
     assert refused.returncode == ExitCode.USAGE and "--minutes N (more than 1.9)" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("limit", "used", "more"),
+    [
+        (("--dollars", "1.75"), "used $1.75, including unconfirmed calls", "--dollars N (more than 1.75)"),
+        (
+            ("--tokens", "1500000"),
+            "used 2,000,000 tokens, including unconfirmed calls",
+            "--tokens N (more than 2000000)",
+        ),
+        (("--calls", "2"), "made 2 calls", "--calls N (more than 2)"),
+        (("--minutes", "60", "--dollars", "0.5"), "used $1.75", "--dollars N (more than 1.75)"),
+    ],
+)
+def test_a_spending_limit_that_is_used_up_is_refused_before_an_engine_starts(
+    kernel_tui: KernelTui, tmp_path: Path, limit: tuple[str, ...], used: str, more: str
+) -> None:
+    paths = spent_session(tmp_path)
+    site = CallSite(problem="softmax", round=0, purpose="ideas", subject="")
+    writer = EventWriter(paths)
+    for call in ("c1", "c2"):  # the provider never reports the cost of c2
+        writer.append(
+            ModelCallStarted(
+                call=call, attempt=1, provider="openai", model="gpt", site=site, prompt="", tokens=1000000, dollars=0.5
+            )
+        )
+    answered = Usage(input=900000, output=100000)
+    writer.append(
+        ModelReplied(call="c1", attempt=1, answered="gpt", prompt="", reply="", finish="stop", seconds=1.0,
+                     usage=answered, dollars=1.25)
+    )  # fmt: skip
+    writer.flush(5)
+    writer.close()
+    refused = kernel_tui("resume", "demo", *limit, "--headless")
+    assert refused.returncode == ExitCode.USAGE, refused.stderr
+    assert f"{limit[-2]} {limit[-1]} is too low, because the search has {used}" in refused.stderr
+    assert refused.stderr.endswith(f"kernel-tui resume demo {more}\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands(), "no request waits for the next engine"
+        assert sum(isinstance(recorded.event, EngineStarted) for recorded in reader.read()) == 1
+
+
 def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     (line,) = kernel_tui("show", "demo").stdout.splitlines()
@@ -242,4 +284,4 @@ def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
     status, text = ended(terminal)
     assert status == ExitCode.STORAGE
     last = text[text.rindex("\x1b[?1049l") :]
-    assert "The search demo is not running." in last and "error: " in last and "engine.lock: Is a directory" in last
+    assert "The search demo is not running." in last and "Error: " in last and "engine.lock: Is a directory" in last

@@ -136,7 +136,7 @@ def _ended(
     live = engine_liveness(paths, reader)
     if live.exit_code is None and not paths.exists:
         _say_end(
-            f"error: {paths.directory}: the session was moved or deleted during the search. The engine stops within a "
+            f"Error: {paths.directory}: the session was moved or deleted during the search. The engine stops within a "
             "minute. Resume the session from its new location: kernel-tui resume DIRECTORY"
         )
         return ExitCode.FAILURE
@@ -150,12 +150,12 @@ def _ended(
         what = f" for {unsolved}" if unsolved else ""
         if state.engine is not None and state.engine.stopped == "budget":
             what += f": {live.message}"
-        _say_end(f"error: no correct kernel found{what}{_refusals(results)}{seeding}")
+        _say_end(f"Error: no correct kernel found{what}{_refusals(results)}{seeding}")
     elif code is ExitCode.WAITING:
         waiting = Mailbox(paths.directory).waiting()
         _say_end(f"{paths.name}: {live.message}" + "".join(f"\n  {paths.directory}/outbox/{one}.md" for one in waiting))
     elif code not in (ExitCode.OK, ExitCode.INTERRUPTED):
-        _say_end(f"error: {live.message}")
+        _say_end(f"Error: {live.message}")
     elif not as_json:
         echo(f"{paths.name}: {live.message}{seeding}")
     if interrupted and code is ExitCode.OK and state.engine is not None and state.engine.stopped == "stopped":

@@ -535,6 +535,6 @@ def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineSt
     if code < 128:
         print_parting(app.model, paths)
         if app.start_failure is not None and app.model.link.kind not in ALIVE and not code:
-            print("\n".join(clean_lines(f"error: {app.start_failure}")), file=sys.stderr)
+            print("\n".join(clean_lines(f"Error: {app.start_failure}")), file=sys.stderr)
             code = app.start_failure.exit_code
     return code

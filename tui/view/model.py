@@ -142,7 +142,7 @@ class Model(Struct):
         return f"full text: kernel-tui show {one_line(self.source.argument, 200)} {node} --json"
 
     def without_compile(self, problem: ProblemState) -> str:
-        """Say why ``problem`` has no torch.compile time, in one or two words."""
+        """Say why ``problem`` has no torch.compile time."""
         alive = self.link.kind in ("starting", "live", "stalled", "replay")
         return without_compile(problem, measured=self.source.limits.torch_compile, pending=alive)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
 from engine.session.records.events import LARGER_LIMIT
@@ -71,17 +72,81 @@ def minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, floa
     return (found[0], needed) if needed is not None else None
 
 
-def too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -> str | None:
-    """Say why a search would end at once under a new time limit, or return None if time would be left."""
+def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget) -> str | None:
+    """Say why a search would end at once under one of the new limits, or return None if all leave work."""
+    for name in ("minutes", "rounds", "dollars", "tokens", "calls"):
+        limit = getattr(limits, name)
+        if limit is None or (found := _USED_UP[name](paths, state, limit)) is None:
+            continue
+        given = f"{limit:g}" if isinstance(limit, float) else f"{limit}"
+        return (
+            f"--{name} {given} is too low, because the search has {found.usage}. "
+            f"Continue with: {program()} resume {argument_of(paths)} {_more(found.needed, name)}"
+        )
+    return None
+
+
+class _UsedUp(NamedTuple):
+    """What the search has used, in words, and the value that a new limit must exceed."""
+
+    usage: str
+    needed: float
+
+
+def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -> _UsedUp | None:
     used_s = elapsed_s(state, state.last_moment(state.heard_at))
     spent = minutes_spent(paths, state)
     needed = spent[1] if spent is not None else math.ceil(used_s / 6) / 10
     if minutes > needed or (spent is None and minutes * 60 > used_s):
         return None
-    return (
-        f"--minutes {minutes:g} is too low, because the search has used {used_s / 60:.1f} min. "
-        f"Continue with: {program()} resume {argument_of(paths)} {_more(needed)}"
-    )
+    return _UsedUp(f"used {used_s / 60:.1f} min", needed)
+
+
+def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> _UsedUp | None:
+    """A search that has not finished may still have deferred work for the rounds that it has completed."""
+    searched = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
+    if not all(one.rounds and one.rounds[-1].finished_at is not None for one in searched):
+        return None
+    done = min((one.rounds[-1].number for one in searched), default=0)
+    if rounds > done or (rounds == done and not state.finished):
+        return None
+    return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", done)
+
+
+def _too_few_dollars(paths: SessionPaths, state: SessionState, dollars: float) -> _UsedUp | None:
+    from tui.view.spend import money  # imported here because the import is slow and only this error needs it
+
+    confirmed, most = state.spending.total.dollars, state.spending.committed.dollars
+    used = most if most is not None else confirmed  # an unknown price leaves only the confirmed dollars
+    if dollars > used:
+        return None
+    return _UsedUp(f"used {money(used)}{_unconfirmed(used > confirmed)}", math.ceil(round(used * 100, 6)) / 100)
+
+
+def _too_few_tokens(paths: SessionPaths, state: SessionState, tokens: float) -> _UsedUp | None:
+    used = state.spending.committed.tokens
+    if tokens > used:
+        return None
+    return _UsedUp(f"used {used:,} tokens{_unconfirmed(used > state.spending.total.tokens)}", used)
+
+
+def _too_few_calls(paths: SessionPaths, state: SessionState, calls: float) -> _UsedUp | None:
+    used = state.spending.total.calls
+    return _UsedUp(f"made {used:,} call{'' if used == 1 else 's'}", used) if calls <= used else None
+
+
+def _unconfirmed(partly: bool) -> str:
+    return ", including unconfirmed calls" if partly else ""
+
+
+_USED_UP: dict[str, Callable[[SessionPaths, SessionState, float], _UsedUp | None]] = {
+    "minutes": _too_few_minutes,
+    "rounds": _too_few_rounds,
+    "dollars": _too_few_dollars,
+    "tokens": _too_few_tokens,
+    "calls": _too_few_calls,
+}
+"""For each limit of ``ChangeBudget``: what the search has used if a new limit leaves nothing, otherwise None."""
 
 
 def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
@@ -109,8 +174,8 @@ def _spendable(limits: Limits) -> str:
     return " or ".join(f"--{name} N" for name in names or ["minutes"])
 
 
-def _more(needed: float) -> str:
-    return f"--minutes N (more than {needed:g})"
+def _more(needed: float, name: str = "minutes") -> str:
+    return f"--{name} N (more than {f'{needed:g}' if isinstance(needed, float) else needed})"
 
 
 def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:

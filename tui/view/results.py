@@ -109,7 +109,7 @@ def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> 
         return compiled.failure or "no time"
     if not measured:
         return "off"
-    return "pending" if pending else "not measured"
+    return "pending" if pending else problem.compile_skipped or "not measured"
 
 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:

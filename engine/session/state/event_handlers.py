@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
+from engine.session.records.skipped_compile import reason_in
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.ranking import choose_best, choose_leader, compare, lead, rank, rechoose, runoff_winner
@@ -366,7 +367,10 @@ def _search_resumed(state: SessionData, event: ev.SearchResumed, time: float) ->
 
 
 def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:
-    state.minutes = event.minutes if event.minutes is not None else state.minutes
+    if event.minutes is not None:
+        state.minutes = event.minutes
+        for problem in state.problems.values():
+            problem.compile_skipped = ""
     state.rounds = event.rounds if event.rounds is not None else state.rounds
     state.dollars = event.dollars if event.dollars is not None else state.dollars
     state.tokens = event.tokens if event.tokens is not None else state.tokens
@@ -389,6 +393,8 @@ def _command_handled(state: SessionData, event: ev.CommandHandled, time: float) 
 
 def _log_line(state: SessionData, event: ev.LogLine, time: float) -> None:
     state.log.append((time, event))
+    if (found := reason_in(event.text)) is not None and (problem := state.problems.get(found[0])) is not None:
+        problem.compile_skipped = found[1]
 
 
 HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {

@@ -169,6 +169,8 @@ class ProblemState(Struct):
     header: str
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    compile_skipped: str = ""
+    """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit clears the reason."""
     sol_ms: float | None = None
     degenerate: str = ""
     """Trivial outputs that pass every check of the problem, as text; "" if none passes."""

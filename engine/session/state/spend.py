@@ -121,6 +121,11 @@ class Spending(Struct):
             held = held.plus(call.hold)
         return held
 
+    @property
+    def committed(self) -> Amount:
+        """Total spending, with the maximum cost of every attempt that is unconfirmed or was in flight at the end."""
+        return self.total.at_most.plus(self.held)
+
     def started(self, event: ModelCallStarted, idea: str | None, time: float) -> None:
         """Record the start of an attempt. ``idea`` is the idea that the call serves, if any."""
         call = self.calls.get(event.call)

@@ -7,14 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
+from engine.exit_codes import ExitCode
 from engine.export.report import report
 from engine.export.training import Record, encode, records
 from engine.session.records.events import VerdictGiven
 from engine.session.records.speedup_text import UNCERTAIN
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader
+from tests.commandline import KernelTui
 from tests.engine.export.conftest import FIRST, SECOND
 
 Opened = tuple[SessionState, SessionReader]
@@ -117,6 +120,36 @@ def test_the_command_writes_training_data_and_a_report(session: SessionPaths, tm
     assert command(session, str(session.directory), "--report", str(words)).returncode == 0
     assert len(data.read_text().splitlines()) == 3
     assert words.read_text().startswith("# night\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments"),
+    [
+        ("relu.py", ("--best", "relu", "-o", "relu.py")),
+        ("relu.cpp", ("--best", "relu", "--standalone", "-o", "relu.cpp")),
+        ("data.jsonl", ("--training", "data.jsonl")),
+        ("report.md", ("--report", "report.md")),
+        ("best/relu.cpp", ("--sources", "best")),
+    ],
+)
+def test_an_existing_file_is_replaced_only_by_force(
+    session: SessionPaths, kernel_tui: KernelTui, tmp_path: Path, file: str, arguments: tuple[str, ...]
+) -> None:
+    target = tmp_path / file
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("my own")
+    refused = kernel_tui("export", session.directory, *arguments)
+    assert refused.returncode == ExitCode.USAGE, refused.stderr
+    assert file in refused.stderr and "--force" in refused.stderr
+    assert target.read_text() == "my own"
+    forced = kernel_tui("export", session.directory, *arguments, "--force")
+    assert forced.returncode == ExitCode.OK, forced.stderr
+    assert target.read_text() != "my own"
+
+
+def test_a_device_is_no_file_to_replace(session: SessionPaths, kernel_tui: KernelTui) -> None:
+    done = kernel_tui("export", session.directory, "--best", "relu", "-o", "/dev/null")
+    assert done.returncode == ExitCode.OK, done.stderr
 
 
 def test_what_is_not_there_is_said(session: SessionPaths) -> None:

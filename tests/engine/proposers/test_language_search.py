@@ -237,7 +237,7 @@ def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_ke
     assert wrong.returncode == ExitCode.FAILURE
     assert "the search no longer calls m-one: key rejected: TEST_MODEL_KEY: " in wrong.stderr
     assert f"To resume: kernel-tui resume {paths.directory}" in wrong.stderr
-    assert "error: all models failed permanently: " in wrong.stderr
+    assert "Error: all models failed permanently: " in wrong.stderr
     assert "set TEST_MODEL_KEY to a valid key, then resume the session" in wrong.stderr
     assert "sk-wrong" not in wrong.stdout + wrong.stderr
 

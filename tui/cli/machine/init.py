@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.exit_codes import ExitCode
-from tui.cli.shared.common import Failure, cannot_write
+from tui.cli.shared.common import cannot_write, force_option, refuse_existing
 from tui.console.echo import echo
 
 
@@ -20,7 +19,7 @@ from tui.console.echo import echo
     show_default=True,
     help="quickstart: four CPU-sized problems; headline: eight large problems; published: ten problems, two models.",
 )
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@force_option
 @click.argument("path", type=click.Path(path_type=Path), default=Path("config.toml"))
 def init(preset: str, force: bool, path: Path) -> None:
     """Write a commented config to PATH (default: config.toml)."""
@@ -28,8 +27,7 @@ def init(preset: str, force: bool, path: Path) -> None:
 
     if path.is_dir():
         path = path / "config.toml"
-    if path.exists() and not force:
-        raise Failure(f"{path} already exists; give another PATH, or --force to replace it", ExitCode.USAGE)
+    refuse_existing(path, force=force)
     text = preset_text(next(one for one in PRESETS if one == preset))
     if path.name.isprintable():  # the name appears in a comment
         text = text.replace("kernel-tui config.toml", f"kernel-tui {shlex.quote(path.name)}", 1)

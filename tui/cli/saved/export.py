@@ -13,7 +13,17 @@ from msgspec import Struct
 from engine.exit_codes import ExitCode
 from engine.problem.spec import MODULES, Language, ProblemSpec, suffix_of
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, count, find, run_async, sessions_option
+from tui.cli.shared.common import (
+    Failure,
+    cannot_write,
+    checked_arch,
+    count,
+    find,
+    force_option,
+    refuse_existing,
+    run_async,
+    sessions_option,
+)
 from tui.cli.shared.kernel_file import inspect_problem, language_of, problem_line, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -80,6 +90,7 @@ class Chosen(Struct, frozen=True):
     "-o", "--output", metavar="PATH", help="File for the solution or program, or directory for the wheel.  [default: "
     "standard output, or the current directory for a wheel]",
 )  # fmt: skip
+@force_option
 @sessions_option
 def export(
     source: str,
@@ -96,6 +107,7 @@ def export(
     packed: Path | None,
     relative_to: tuple[Path, ...],
     output: str | None,
+    force: bool,
     root: Path,
 ) -> None:
     """Export kernels, training data, a report or a whole session.
@@ -119,6 +131,9 @@ def export(
         raise Failure("--backward applies to --package NAME", ExitCode.USAGE)
     if relative_to and packed is None:
         raise Failure("--relative-to applies to --packed DIRECTORY", ExitCode.USAGE)
+    writes_file = package is None and sources is None and packed is None
+    if writes_file and (file := training or report or output) is not None:
+        refuse_existing(file, force=force)
     if problem is not None:
         if wanted:
             raise Failure(
@@ -149,22 +164,27 @@ def export(
 
             _write(report, [written(state, reader.text).encode()])
         elif sources is not None:
-            _write_sources(state, reader, sources)
+            _write_sources(state, reader, sources, force=force)
         else:
             names = [*variants, *(_best_of(state, one) for one in best)]
             chosen = [_of_session(reader, state, name, arch) for name in names]
             _export(chosen, package, backward, standalone, output)
 
 
-def _write_sources(state: SessionState, reader: SessionReader, directory: Path) -> None:
+def _write_sources(state: SessionState, reader: SessionReader, directory: Path, *, force: bool) -> None:
     bests = [state.variants[one.best] for one in state.problems.values() if one.best is not None]
     if not bests:
         raise Failure(f"{state.name}: no correct kernel yet", ExitCode.NOTHING_CORRECT)
+    files = {
+        directory / Path(f"{best.problem}{suffix_of(best.language)}").name: best.source  # never outside the directory
+        for best in bests
+    }
+    for file in files:
+        refuse_existing(file, force=force)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for best in bests:
-            name = Path(f"{best.problem}{suffix_of(best.language)}").name  # never outside the directory
-            (directory / name).write_text(reader.text(best.source), encoding="utf-8")
+        for file, source in files.items():
+            file.write_text(reader.text(source), encoding="utf-8")
     except OSError as error:
         raise cannot_write(directory, error) from None
     echo(f"wrote {count(len(bests), 'kernel')} to {directory}", err=True)

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from tui.cli.shared.common import Failure, cannot_write, find, session_argument, sessions_option
+from tui.cli.shared.common import (
+    Failure,
+    cannot_write,
+    find,
+    force_option,
+    refuse_existing,
+    session_argument,
+    sessions_option,
+)
 from tui.console.echo import echo
 from tui.console.progress_line import working
 
@@ -17,8 +25,9 @@ INSTALL = "pip install 'kernel-tui[report]' (from a checkout: '.[report]')"
 @click.command()
 @session_argument
 @click.option("-o", "--output", metavar="FILE", help="HTML file to write.  [default: SESSION.html]")
+@force_option
 @sessions_option
-def report(session: str, output: str | None, root: Path) -> None:
+def report(session: str, output: str | None, force: bool, root: Path) -> None:
     """Write a report of a search as one HTML file.
 
     The file shows results, charts, the best kernels with their lineage, evidence, diff and source, every idea and
@@ -41,6 +50,7 @@ def report(session: str, output: str | None, root: Path) -> None:
             f"the charts of a report need Matplotlib, which is not installed. Install it: {INSTALL}"
         ) from None
     file = output if output is not None else f"{paths.name}.html"
+    refuse_existing(file, force=force)
     if file != "-":
         try:
             Path(file).absolute().parent.stat()
@@ -49,7 +59,7 @@ def report(session: str, output: str | None, root: Path) -> None:
     with working("writing the report"), SessionReader(paths) as reader:
         from tui.report.page import report_page
 
-        state, _, history = fold_all(reader.read(without=("log_line",)))
+        state, _, history = fold_all(reader.read())
         found = session_results(reader, state)
         page = report_page(reader, state, history, found.results, found.ended, argument_of(paths)).encode()
     if output == "-":

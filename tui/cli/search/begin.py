@@ -26,7 +26,7 @@ from tui.cli.search.watch import Beginning
 from tui.cli.shared.common import Failure, count, find
 from tui.console.echo import echo
 from tui.text.program import program
-from tui.view.next_steps import minutes_are_spent, minutes_left, minutes_spent, spent_in_words, too_few_minutes
+from tui.view.next_steps import minutes_are_spent, minutes_left, minutes_spent, spent_in_words, too_low_limit
 from tui.view.source import argument_of
 
 if TYPE_CHECKING:
@@ -144,11 +144,10 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
 
 
 def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:
-    """Raise Failure if an engine would end immediately, unless a request sets new limits that leave time."""
+    """Raise Failure if an engine would end immediately, unless a request sets new limits that leave work."""
     if request is None and (reason := _nothing_left(paths, state)) is not None:
         raise Failure(reason, ExitCode.USAGE)
-    minutes = request.minutes if isinstance(request, ChangeBudget) else None
-    if minutes is not None and (reason := too_few_minutes(paths, state, minutes)) is not None:
+    if isinstance(request, ChangeBudget) and (reason := too_low_limit(paths, state, request)) is not None:
         raise Failure(f"{paths.name}: {reason}", ExitCode.USAGE)
 
 

@@ -64,7 +64,7 @@ def shown_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        echo(clean(f"error: {error}"), err=True)
+        echo(clean(f"Error: {error}"), err=True)
         sys.exit(code)
 
 
@@ -176,6 +176,20 @@ def scratch_path(command: str) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def force_option(command: F) -> F:
+    """Add ``--force``, which lets a command replace existing files."""
+    return click.option("--force", is_flag=True, help="Replace an existing file.")(command)
+
+
+def refuse_existing(path: Path | str, *, force: bool) -> None:
+    """Raise Failure if the user's output file exists, unless ``--force`` is given. "-" is standard output.
+
+    Writing to a device or a pipe replaces nothing, so the function allows these.
+    """
+    if not force and str(path) != "-" and Path(path).is_file():
+        raise Failure(f"{path} already exists; name another file, or add --force to replace it", ExitCode.USAGE)
 
 
 def cannot_write(path: Path | str, error: OSError) -> Failure:

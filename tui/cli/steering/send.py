@@ -33,7 +33,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     from engine.session.records.events import CommandHandled
     from engine.session.records.requests import ChangeBudget, Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
-    from tui.view.next_steps import option_to_resume, too_few_minutes
+    from tui.view.next_steps import option_to_resume, too_low_limit
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
@@ -41,8 +41,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
         if isinstance(command, Stop):
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
         state = _state_of(paths)
-        minutes = command.minutes if isinstance(command, ChangeBudget) else None
-        if minutes is not None and (reason := too_few_minutes(paths, state, minutes)) is not None:
+        if isinstance(command, ChangeBudget) and (reason := too_low_limit(paths, state, command)) is not None:
             raise Failure(f"{paths.name}: no engine is running, and {reason}")
         raise Failure(
             f"{paths.name}: no engine is running to handle this request. Resume it "

@@ -1,0 +1,37 @@
+"""Log lines that say why ``torch.compile`` was not timed. The log keeps the reason as text, so this file both writes
+the lines and reads the reason back.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LINE = re.compile(
+    r"(?P<skipped>.+): skipped torch\.compile, which (?P<why>takes .+)"
+    r"|stopped timing torch\.compile on (?P<stopped>\S+), because (?P<end>.+)"
+)
+
+
+def skipped_compile(problem: str, expected_s: float, whose: str, left_s: float) -> str:
+    """Say that ``torch.compile`` was skipped, because ``whose`` ("turn" or "budget") has only ``left_s`` for it."""
+    has = f"the {whose} has {max(0.0, left_s):.0f} s left for it"
+    return f"{problem}: skipped torch.compile, which takes about {expected_s:.0f} s; {has}"
+
+
+def timing_compile(problem: str) -> str:
+    """Name the work of timing ``torch.compile``."""
+    return f"timing torch.compile on {problem}"
+
+
+def stopped_work(what: str, why: str) -> str:
+    """Say that the engine stopped the work ``what``, such as ``timing_compile``."""
+    return f"stopped {what}, because {why}"
+
+
+def reason_in(line: str) -> tuple[str, str] | None:
+    """Return the problem and the reason that a log line names, or None if the line is about other things."""
+    if (found := _LINE.fullmatch(line)) is None:
+        return None
+    if found["skipped"] is not None:
+        return found["skipped"], f"it {found['why']}"
+    return found["stopped"], found["end"]
