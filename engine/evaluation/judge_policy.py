@@ -91,7 +91,7 @@ class PairPolicy(Struct, frozen=True):
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     undecided: float = 4.0
     """The judge may time an undecided kernel this many times as long."""
-    noisy_longer: float = 8.0
+    noisy_longer: float = 6.0
     """The judge may time a noisy kernel this many times as long."""
     noisy: float = 0.015
     """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.
@@ -597,7 +597,7 @@ class SandboxPolicy(Struct, frozen=True):
 class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
-    blended_together: int = 1 << 20
+    blended_together: int = 1 << 17
     """Number of elements up to which PyTorch mixes a network's weights together, because a network has hundreds."""
     compared_together: int = 1 << 12
     """Number of elements up to which PyTorch compares a network's outputs and buffers together."""

@@ -237,12 +237,7 @@ class EvaluationRun:
         # A model that writes its buffers needs the same mixture twice.
         mixture, seed = problem.fresh_seed(), problem.call_seed()
         outliers, mean_zero = role == "outliers" and problem.takes_outliers, role == "mean zero"
-
-        def load() -> None:
-            self.context.load_timed(problem, index, slot, mixture, mean_zero=mean_zero)
-            if outliers:
-                problem.inject_outliers(slot, mixture)
-            problem.device.synchronize()
+        load = partial(self._load, index, slot, mixture, role)
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             took_ms, outputs = self._reference(place, seed)
@@ -294,6 +289,13 @@ class EvaluationRun:
         self.pairs.kernel_ms.append(self._limits.counted_ms(reported_ms, wall_ms))
         return compares
 
+    def _load(self, index: int, slot: Slot, mixture: int, role: str) -> None:
+        """Load a timed call's inputs and weights into ``slot``. Equal values of ``mixture`` load equal values."""
+        self.context.load_timed(self.problem, index, slot, mixture, mean_zero=role == "mean zero")
+        if role == "outliers" and self.problem.takes_outliers:
+            self.problem.inject_outliers(slot, mixture)
+        self.problem.device.synchronize()
+
     def is_timed_enough(self, elapsed_s: float) -> bool:
         """Return whether the ratio is settled or the time for timing is used up."""
         pairs, ratios, effort = self.pairs, self.counted().ratios, _PAIRS.quick
@@ -344,9 +346,8 @@ class EvaluationRun:
         """Call the kernel as in a pair, and add the time of memory writes right after the call to ``writes_ms``."""
         place, seed = secrets.randbelow(self.slots), self.problem.call_seed()
         slot = self.problem.arena.slots[place]
-        self.context.load_timed(self.problem, len(self.pairs.kernel_ms), slot, self.problem.fresh_seed())
-        slot.poison(0)
-        self.problem.device.synchronize()
+        slot.poison(secrets.randbelow(2))
+        self._load(len(self.pairs.kernel_ms), slot, self.problem.fresh_seed(), self._role())
         with self._on_one_core(self.runner.pid, *self._reference_pids):
             self._call(place, seed, then=lambda: self.writes_ms.append(self.problem.device.writes_ms()))
 
