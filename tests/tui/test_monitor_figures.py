@@ -48,6 +48,26 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     assert f"new best {before.id}, 50% faster than {other.id} side by side; verdict ~9.00x" in won
 
 
+async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(engine: Any) -> None:
+    def verdict(speedup: float) -> Verdict:
+        return Verdict(status="correct", speedup=speedup, kernel=Timing(1 / speedup, 1 / speedup, 1 / speedup, 9))
+
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state, story = monitor.app.model.state, monitor.app.model.story
+        best, other = (leader.id for leader in state.leaders("softmax", 2))
+        engine.record(ev.VerdictGiven(variant=best, verdict=verdict(9.0)))
+        engine.record(ev.VerdictGiven(variant=best, verdict=verdict(8.0)))
+        await monitor.until_shown(f"softmax: {best} judged again: 8.00x, before 9.00x")
+        engine.record(ev.VerdictGiven(variant=other, verdict=verdict(8.5)))
+        await monitor.until_shown(f"{best} was judged again: 8.00x, before 9.00x")
+        assert state.problems["softmax"].best == other
+        told = [line.text for line in story.lines]
+        assert any(text.startswith(f"softmax: the best is now {other}: 8.50x") for text in told)
+        assert not any(f"new best {other}, 8.50x" in text for text in told), "9.00x was reached before"
+        engine.record(ev.VerdictGiven(variant=best, verdict=verdict(9.5)))
+        await monitor.until_shown(f"new best {best}, 9.50x")
+
+
 def test_the_log_gives_a_seeded_kernel_the_speedup_of_its_machine_code(session: SessionPaths) -> None:
     with SessionReader(session) as reader:
         state = fold(reader.read())

@@ -311,6 +311,29 @@ async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -
         assert load_settings().theme == "ansi-light"
 
 
+async def test_a_new_theme_says_that_it_is_saved_and_how_to_get_back(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        before = monitor.app.theme
+        await monitor.press("T")
+        await monitor.until_shown(
+            f"Theme {monitor.app.theme}, saved for every session. To go back to {before}, press T"
+        )
+        presses = re.search(r"press T (\d+) more times", monitor.text())
+        assert presses is not None
+        await monitor.press(*"T" * int(presses[1]))
+        assert monitor.app.theme == before
+
+
+async def test_a_theme_that_cannot_be_saved_says_so(
+    open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    async with open_monitor(session) as monitor:
+        await monitor.press("T")
+        await monitor.until_shown("for this monitor only: cannot save it: ")
+
+
 @pytest.mark.keys("MonitorScreen", "f8")
 async def test_svg_screenshot(
     open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,27 @@ def wait_until(met: Any, seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
+def test_a_best_kernel_that_only_a_repeated_verdict_overtook_is_no_news(session: SessionPaths) -> None:
+    source = SessionSource(session)
+    model = Model(source)
+    model.take(source.open())
+    source.close()
+    news = News(model)
+
+    def judge(variant: str, speedup: float | None) -> list[str]:
+        kernel = Timing(0.4 / (speedup or 1.0), 0.4, 0.4, 9)
+        verdict = Verdict(status="correct" if speedup else "wrong", speedup=speedup, kernel=kernel)
+        event = ev.VerdictGiven(variant=variant, verdict=verdict)
+        model.state.apply(ev.Recorded(model.state.seq + 1, model.state.time + 1.0, event))
+        return news.look()
+
+    judge("v57", 9.0)
+    assert judge("v57", 8.0) == []
+    assert judge("v58", 8.5) == [], "lower than the first verdict on v57"
+    assert judge("v57", 9.5) == ["layernorm: new best v57, 9.50x"]
+    assert judge("v57", None) == ["layernorm: new best v58, 8.50x"], "v57 is withdrawn"
+
+
 def test_what_is_news(session: SessionPaths) -> None:
     source = SessionSource(session)
     model = Model(source)

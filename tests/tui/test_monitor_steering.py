@@ -13,6 +13,7 @@ from engine.session.records import events as ev
 from engine.session.records import requests as requests
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
+from tui.monitor.screens.confirm import NoticeScreen
 from tui.monitor.steering.plans import plan_prune
 
 
@@ -420,10 +421,15 @@ async def test_what_is_pending_when_the_engine_ends_is_said_to_be_undone(open_mo
 
 async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths, read_only=True) as monitor:
-        for key in ("d", "b", "P", "e", "a", "i", "M", "Q", "r"):
+        for key in ("d", "b", "P", "M", "Q", "r"):
             await monitor.press(key)
             await monitor.until_shown("This monitor is read-only")
             assert len(monitor.app.screen_stack) == 1
+        for key in ("e", "a", "i"):
+            await monitor.press(key)
+            assert isinstance(monitor.app.screen, NoticeScreen)
+            await monitor.until_shown("This monitor is read-only")
+            await monitor.press("escape")
         assert "read-only" in monitor.text().splitlines()[0]
     with SessionReader(engine.paths) as reader:
         assert reader.commands() == []
@@ -479,6 +485,37 @@ async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
         assert "interrupted" in monitor.text() and "building 0:" not in monitor.text()
         await monitor.press("P")
         await monitor.until_shown("No engine is running on this session")
+
+
+@pytest.mark.keys("NoticeScreen", "escape", "enter")
+@pytest.mark.parametrize(
+    ("reason", "press", "option"),
+    [
+        ("finished", "Press M to allow more rounds", " --rounds N"),
+        ("budget", "Press M to raise the limit and resume", " --minutes N (more than"),
+        ("stopped", "Press R to start one", ""),
+    ],
+)
+async def test_text_typed_for_a_search_that_has_ended_runs_no_command(
+    open_monitor: Any, engine: Any, reason: Any, press: str, option: str
+) -> None:
+    engine.record(ev.EngineStopped(reason=reason, message="it has ended"))
+    if reason == "budget":
+        engine.record(ev.BudgetChanged(minutes=5.0))
+    engine.lock.release()
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        app = monitor.app
+        theme, screen = app.theme, app.monitor_screen
+        for key in ("i", "a", "e"):
+            await monitor.press("B", key)
+            await monitor.type("Tiled pQz quick ndb")
+            assert isinstance(app.screen, NoticeScreen), key
+            await monitor.until_shown(press)
+            await monitor.until_shown(f"In a shell: kernel-tui resume {app.model.source.argument}{option}")
+            await monitor.press("enter" if key == "a" else "escape")
+            assert app.screen is screen
+        assert (app.theme, screen.held, screen.tree_rows.view.mode) == (theme, False, "round")
+        assert app.is_running and not engine.commands()
 
 
 async def test_a_stalled_engine_is_loud(open_monitor: Any, engine: Any) -> None:

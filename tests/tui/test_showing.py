@@ -32,6 +32,7 @@ from engine.session.records.events import (
 from engine.session.records.model_calls import CallSite
 from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
+from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.commandline import ROOT, KernelTui
@@ -484,4 +485,8 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
         lines.append(line_of(one.event, state, best) or "")
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
     assert "softmax: runoff of 4 kernels, fastest: v42; new best: v42" in lines
-    assert "(judged again) correct" in lines[-1]
+    assert "(judged again) correct" in lines[-1] and ", before " not in lines[-1], "the same verdict"
+    verdict = again.event.verdict
+    slower = replace(verdict, speedup=verdict.speedup / 2)
+    state.apply(Recorded(events[-1].seq + 2, again.time, lower := replace(again.event, verdict=slower)))
+    assert f", before {speedup_words(verdict)}" in (line_of(lower, state, best) or "")

@@ -118,6 +118,29 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     assert len(list((tmp_path / "sessions").iterdir())) == 1
 
 
+@pytest.mark.parametrize(("answer", "sessions"), [("\n", 1), ("n\n", 2)])
+def test_enter_resumes_an_unfinished_search_also_if_the_config_has_changed(
+    kernel_tui_in_terminal: Open, tmp_path: Path, answer: str, sessions: int
+) -> None:
+    from engine.config.schema import load_config
+
+    config = load_config(tmp_path / "config.toml")
+    older = config.frozen_toml().replace("rounds = 1", "rounds = 2")
+    assert older != config.frozen_toml()
+    create_session(tmp_path / "sessions", "demo", older, str(config.path), 0)
+    terminal = kernel_tui_in_terminal("config.toml", "--detach")
+    terminal.wait_for("config.toml has changed since: search.rounds")
+    terminal.wait_for("Enter resumes; n starts a new session. [Y/n]")
+    terminal.type(answer)
+    status, text = ended(terminal)
+    found = [SessionPaths.at(one) for one in sorted((tmp_path / "sessions").iterdir())]
+    for one in found:
+        if (living := engine_liveness(one)).running and living.pid is not None:
+            os.kill(living.pid, signal.SIGKILL)
+    assert status == ExitCode.OK and "searching in the background" in text
+    assert len(found) == sessions
+
+
 def test_the_live_table_names_its_tolerance(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
     lock = EngineLock(spent_session(tmp_path))
     terminal = kernel_tui_in_terminal("attach", "demo", "--headless")
@@ -249,14 +272,14 @@ def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp
     assert line.startswith("demo: 1:50 search time, 0 verdicts; ")
 
 
-@pytest.mark.parametrize(("answer", "sessions", "minutes"), [("y\n", 1, [4.0]), ("\n", 2, [])])
+@pytest.mark.parametrize(("answer", "sessions", "minutes"), [("\n", 1, [4.0]), ("n\n", 2, [])])
 def test_a_search_whose_minutes_are_spent_is_offered_with_more(
     kernel_tui_in_terminal: Open, tmp_path: Path, answer: str, sessions: int, minutes: list[float]
 ) -> None:
     paths = spent_session(tmp_path)
     terminal = kernel_tui_in_terminal("config.toml", "--detach")
     terminal.wait_for("demo: time budget used up (2 min).")
-    terminal.wait_for("Continue with 2 more minutes? No starts a new session. [y/N]")
+    terminal.wait_for("Continue with 2 more minutes? Enter continues; n starts a new session. [Y/n]")
     terminal.type(answer)
     status, text = ended(terminal)
     assert status == ExitCode.OK and "searching in the background" in text

@@ -60,8 +60,7 @@ class LiveTable:
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
         line = line_of(one.event, state, self._best)
-        is_record = isinstance(one.event, ev.VerdictGiven) and line is not None and line.endswith("best so far")
-        if line is not None and (is_record or isinstance(one.event, _SAID)):
+        if line is not None and (isinstance(one.event, _SAID) or _is_news(one.event, line, state)):
             self._console.print(Text(line))
         if (waiting := self._waits.line_of(one)) is not None:
             self._console.print(Text(waiting))
@@ -107,6 +106,13 @@ class LiveTable:
         text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
         grid.add_row(ProgressBar(total=1.0, completed=done, width=24), text)
         return grid
+
+
+def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
+    """Return whether a verdict's line scrolls above the table: a new best kernel, or a repeated verdict."""
+    if not isinstance(event, ev.VerdictGiven):
+        return False
+    return line.endswith("best so far") or (not event.why and bool(state.variants[event.variant].earlier))
 
 
 def _rows(state: SessionState) -> list[str]:

@@ -480,14 +480,20 @@ class MonitorApp(App[int]):
             self.theme = theme
 
     def action_theme(self) -> None:
-        """Switch to the next theme that this terminal can show."""
+        """Switch to the next theme that this terminal can show, and save it. The notice says how to get back."""
         themes = [theme for theme in THEMES if theme_for(self._depth, theme) == theme]
-        place = themes.index(self.theme) if self.theme in themes else -1
+        before = self.theme
+        place = themes.index(before) if before in themes else -1
         self.theme = self.settings.theme = themes[(place + 1) % len(themes)]
         self.monitor_screen.call_after_refresh(self.monitor_screen.show_all)
-        self.say(f"Theme {self.theme}")
-        with suppress(OSError):
+        back = len(themes) - 1 if place >= 0 else 0
+        again = f" To go back to {before}, press T {back} more time{'' if back == 1 else 's'}." if back else ""
+        try:
             save_settings(self.settings)
+        except OSError as error:
+            self.say(f"Theme {self.theme} for this monitor only: cannot save it: {error}.{again}", severity="warning")
+        else:
+            self.say(f"Theme {self.theme}, saved for every session.{again}")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS

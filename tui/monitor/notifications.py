@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from engine.session.records.verdict_text import speedup_words
 from tui.monitor.settings import Settings
+from tui.text.narration import overtaken_words
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.prompts import unanswered
@@ -48,7 +49,9 @@ class News:
         return [
             f"{problem}: new best {best}, {speedup_words(state.variants[best].verdict)}"
             for problem, best in self._bests.items()
-            if best is not None and before.get(problem) not in (None, best)
+            if best is not None
+            and (former := before.get(problem)) not in (None, best)
+            and not overtaken_words(state.variants.get(former or ""), state.variants[best])
         ]
 
     def _new_prompts(self) -> list[str]:

@@ -11,6 +11,7 @@ from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.speedup_text import speedup
+from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
 from engine.session.state.session_state import SessionState, VariantState
 from tui.text.format import duration, milliseconds, transformation_label
@@ -140,6 +141,30 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
     return f"{words}; {stays}: {now}{f' ({fastest}: {why})' if why else ''}"
 
 
+def judged_again_words(variant: VariantState) -> str:
+    """Format a repeated verdict: ``judged again: 2.10x, before 2.31x``. Return "" if it replaced no verdict."""
+    if not variant.earlier or variant.verdict is None:
+        return ""
+    return f"judged again: {_outcome(variant.verdict)}, before {_outcome(variant.earlier[-1])}"
+
+
+def overtaken_words(former: VariantState | None, best: VariantState) -> str:
+    """Say that ``best`` replaced ``former`` only because a repeated verdict lowered the speedup of ``former``.
+
+    Return "" if ``best`` is faster than every verdict on ``former``, or if ``former`` is no longer correct.
+    """
+    if former is None or former.verdict is None or not 0.0 < (former.speedup or 0.0) < (best.speedup or 0.0):
+        return ""
+    highest = max((one for one in former.earlier if one.correct), key=lambda one: one.speedup or 0.0, default=None)
+    if highest is None or (highest.speedup or 0.0) <= (best.speedup or 0.0):
+        return ""
+    return f"{former.id} was judged again: {_outcome(former.verdict)}, before {_outcome(highest)}"
+
+
+def _outcome(verdict: Verdict) -> str:
+    return speedup_words(verdict) if verdict.speedup is not None else verdict.status.replace("_", " ")
+
+
 def _low_end(state: SessionState, variant: VariantState, best: str | None) -> str:
     """Say why a kernel with a higher speedup than the best is not the best: only the interval's low end counts."""
     verdict, leader = variant.verdict, state.variants.get(best or "")
@@ -164,8 +189,14 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
         return f"{head}: {one_line(verdict.reason)}, not timed again"
     low, high = verdict.speedup_low, verdict.speedup_high
     between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
-    now_best = state.problems[variant.problem].best
-    record = ", best so far" if now_best == variant.id and best.get(variant.problem) != variant.id else ""
-    record = record or _low_end(state, variant, now_best)
+    before, now_best = best.get(variant.problem), state.problems[variant.problem].best
     best[variant.problem] = now_best
-    return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, speedup {speedup_words(verdict)}{between}{record}"
+    again = f", before {_outcome(variant.earlier[-1])}" if variant.earlier else ""
+    record = _low_end(state, variant, now_best)
+    if now_best == variant.id != before:
+        overtaken = overtaken_words(state.variants.get(before or ""), variant)
+        record = f", the best now: {overtaken}" if overtaken else ", best so far"
+    elif now_best is not None and before not in (None, now_best):
+        record += f", the best is now {now_best}"
+    words = f"speedup {speedup_words(verdict)}{between}{again}{record}"
+    return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, {words}"

@@ -19,7 +19,14 @@ from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
-from tui.text.narration import devices_in_words, repeat_words, runoff_line, turn_line
+from tui.text.narration import (
+    devices_in_words,
+    judged_again_words,
+    overtaken_words,
+    repeat_words,
+    runoff_line,
+    turn_line,
+)
 from tui.text.runoff_text import why_new_best
 from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
@@ -205,6 +212,8 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
             f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",
         )
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
+        if overtaken := overtaken_words(state.variants.get(before or ""), best):
+            return "info", f"{problem.id}: the best is now {best.id}: {what}; {overtaken}"
         return "good", f"{problem.id}: new best {best.id}, {what}{_above_low_end(state, best, before)}"
     since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
     return "info", f"{problem.id}: the best is now {best.id}{since}: {what}"
@@ -309,8 +318,13 @@ def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, 
 
 
 def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | None:
-    """Report the verdict on a kernel that the user wrote. A new best kernel gets its own line."""
+    """Report a repeated verdict, or the verdict on a kernel that the user wrote. A new best kernel gets its own line.
+
+    If the engine repeated the evaluation by itself, its own log line gives the reason.
+    """
     variant = state.variants.get(event.variant)
+    if variant is not None and not event.why and (again := judged_again_words(variant)):
+        return "info", f"{variant.problem}: {variant.id} {again}"
     if variant is None or variant.proposer != ev.BY_HAND or state.problems[variant.problem].best == variant.id:
         return None
     verdict = event.verdict

@@ -44,6 +44,8 @@ def resume_command(model: Model) -> str:
     """Return the shell command that resumes the monitor's session, including the limit to raise."""
     engine, limits = model.state.engine, model.limits
     command = f"{program()} resume {model.source.argument}"
+    if model.state.finished:
+        return f"{command} --rounds N"
     if (needed := more_minutes(model)) is not None:
         return f"{command} {_more(needed)}"
     if engine is None or engine.stopped != "budget":

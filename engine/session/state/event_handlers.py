@@ -249,6 +249,8 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
+    if variant.was_judged and variant.verdict is not None and variant.verdict != event.verdict:
+        variant.earlier = (*variant.earlier, variant.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
     variant.judged += 1
     if (

@@ -56,6 +56,8 @@ class VariantState(Struct):
     verdict: Verdict | None = None
     judged_at: float | None = None
     judged: int = 0
+    earlier: tuple[Verdict, ...] = ()
+    """Verdicts that a later verdict replaced, oldest first."""
     selected_because: str | None = None
     dropped: str | None = None
     at_sizes: SizesChecked | None = None

@@ -110,7 +110,15 @@ def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     )
     if not asks:
         return True
-    return click.confirm(f"Attach to {paths.name}? (n starts a new session)", default=True, err=True)
+    return _prefers_earlier(f"Attach to {paths.name}?", "attaches")
+
+
+def _prefers_earlier(question: str, enter: str) -> bool:
+    """Ask whether to use the earlier session. Enter does, because the user may have overlooked that session.
+
+    ``enter`` is the verb for what Enter does.
+    """
+    return click.confirm(f"{question} Enter {enter}; n starts a new session.", default=True, err=True)
 
 
 def _shell_path(config: Config) -> str:
@@ -305,9 +313,8 @@ def _resumed(
         unfinished += f", and {config.path.name} has changed since: {changed}"
     if not asks:
         return f"{unfinished}. {_resume_words(paths)}"
-    # The monitor would hide a line, so ask. A changed configuration asks for a new session.
-    how = "Resume it with its own settings? (n starts a new session)" if changed else "Resume it?"
-    wanted = click.confirm(f"{unfinished}. {how}", default=not changed, err=True)
+    how = "Resume it with its own settings?" if changed else "Resume it?"
+    wanted = _prefers_earlier(f"{unfinished}. {how}", "resumes")  # The monitor would hide a line, so ask.
     return _again(paths, limits) if wanted else ""
 
 
@@ -344,8 +351,7 @@ def _changes(config: Config, paths: SessionPaths) -> str:
 def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
     """Ask whether to resume a session that has used up its ``minutes``. The new limit is ``needed`` + ``more``."""
     echo(f"{paths.name}: {minutes_are_spent(minutes)}.", err=True)
-    question = f"Continue with {more:g} more minutes? No starts a new session."
-    wanted = click.confirm(question, default=False, err=True)
+    wanted = _prefers_earlier(f"Continue with {more:g} more minutes?", "continues")
     return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
 
 

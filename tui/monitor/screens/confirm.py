@@ -1,4 +1,4 @@
-"""A yes-or-no question. The first line asks; the other lines state the consequences."""
+"""Small dialogs: a yes-or-no question, and a notice. The first line asks or states; the other lines explain."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ from tui.text.sanitize import clean_line
 AGAIN_S = 1.0
 
 
+def _css(screen: str, border: str) -> str:
+    return f"""
+    {screen} {{ align: center middle; }}
+    {screen} > Vertical {{
+        width: auto; max-width: 90%; height: auto; padding: 1 3; background: $surface; border: round ${border};
+    }}
+    {screen} Static {{ width: auto; max-width: 100%; }}
+    {screen} #question {{ text-style: bold; }}
+    {screen} #answers {{ margin-top: 1; color: $text-accent; }}
+    """
+
+
 class ConfirmScreen(ModalScreen[bool]):
     """A dialog that returns True only for the key y, so that typing ahead cannot confirm by mistake."""
 
@@ -23,15 +35,7 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("y,Y", "answer(True)", "yes", show=False),
         Binding("n,N,escape,q,enter", "answer(False)", "no", show=False),
     ]
-    DEFAULT_CSS = """
-    ConfirmScreen { align: center middle; }
-    ConfirmScreen > Vertical {
-        width: auto; max-width: 90%; height: auto; padding: 1 3; background: $surface; border: round $error;
-    }
-    ConfirmScreen Static { width: auto; max-width: 100%; }
-    ConfirmScreen #question { text-style: bold; }
-    ConfirmScreen #answers { margin-top: 1; color: $text-accent; }
-    """
+    DEFAULT_CSS = _css("ConfirmScreen", "error")
 
     def __init__(self, question: Callable[[], tuple[str, ...]], *, yes: str = "yes", no: str = "no") -> None:
         """``question`` returns the lines. The dialog asks again every second, because the search goes on."""
@@ -60,3 +64,22 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class NoticeScreen(ModalScreen[None]):
+    """A notice in place of a dialog with a text field. No letter closes the notice, so that typed text does nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter", "dismiss(None)", "close", show=False)]
+    DEFAULT_CSS = _css("NoticeScreen", "warning")
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self._lines = tuple(clean_line(one, 300) for one in lines)
+
+    def compose(self) -> ComposeResult:
+        first, *rest = self._lines
+        with Vertical():
+            yield Static(first, markup=False, id="question")
+            if rest:
+                yield Static("\n".join(rest), markup=False)
+            yield Static("esc, enter: close", markup=False, id="answers")

@@ -13,6 +13,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.state.spend import Spend
 from tui.text.sanitize import one_line
 from tui.view.model import Model
+from tui.view.next_steps import more_minutes
 from tui.view.spend import caps_of
 
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
@@ -70,7 +71,10 @@ def why_not_steer(model: Model, doing: str = "") -> str | None:
     if model.engine == "finished":
         return finished_words(doing)
     if model.link.kind == "ended":
-        return "No engine is running on this session. Press R to start one."
+        engine = model.state.engine
+        limited = more_minutes(model) is not None or (engine is not None and engine.stopped == "budget")
+        key = "M to raise the limit and resume" if limited else "R to start one"
+        return f"No engine is running on this session. Press {key}."
     return None if model.opened else "The session is still opening."
 
 

@@ -21,7 +21,7 @@ from tui.monitor.steering.plans import Plan, Refused, finished_words
 from tui.monitor.terminal.editor import EditorError
 from tui.text.sanitize import one_line
 from tui.view.model import Model
-from tui.view.next_steps import more_minutes
+from tui.view.next_steps import more_minutes, resume_command
 from tui.view.row import Row
 from tui.view.source import ALIVE
 
@@ -184,14 +184,14 @@ class Steering:
         row = self._here.selected
         idea = self._state.ideas.get(row.id) if row is not None else None
         if idea is not None and not idea.variants:
-            if self._may_steer(JUDGE) and self._may_add_to(idea.id):
+            if self._may_write(JUDGE) and self._may_add_to(idea.id):
                 self.write_for(idea)
             return
         subject = self._here.kernel
         if subject is None:
             self._host.say("Select a kernel to edit.", severity="warning")
             return
-        if not self._may_steer(JUDGE) or not self._may_add_to(subject.id):
+        if not self._may_write(JUDGE) or not self._may_add_to(subject.id):
             return
         problem = self._state.problems[subject.problem]
         try:
@@ -248,6 +248,21 @@ class Steering:
             self._host.say(why, severity="warning")
         return why is None
 
+    def _may_write(self, doing: str) -> bool:
+        """Return whether a request would reach an engine, and open a dialog that says why not.
+
+        Users type on after such a key. The dialog takes this text, which the main screen would run as commands.
+        """
+        why = self._host.why_not_steer(doing)
+        if why is not None:
+            from tui.monitor.screens.confirm import NoticeScreen
+
+            model = self._here.model
+            ended = model.link.kind == "ended" and not model.link.gone
+            command = (f"In a shell: {resume_command(model)}",) if ended else ()
+            self._host.open_dialog(NoticeScreen(why, *command))
+        return why is None
+
     def _may_add_to(self, node: str) -> bool:
         """Return whether the engine accepts children of ``node``, and show a notice that says why not."""
         if self._state.is_pruned(node):
@@ -302,7 +317,7 @@ class Steering:
         )
 
     def _problem_to_seed(self, doing: str) -> ProblemState | None:
-        if not self._may_steer(doing):
+        if not self._may_write(doing):
             return None
         self._here.show_cursor()
         name = self._here.problem_here()
