@@ -265,7 +265,7 @@ class TimesMemoryWrites(Check):
     def decide(self, run: KernelUnderTest) -> str:
         while len(run.writes_ms) < _PAIRS.least_writes:
             run.time_writes_after_call()
-        return f"memory writes after {len(run.writes_ms)} calls took {median(run.writes_ms):.4g} ms"
+        return f"after {len(run.writes_ms)} calls: {median(run.writes_ms):.4g} ms"
 
 
 class LeavesTheReferenceAlone(Check):
