@@ -24,6 +24,7 @@ from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.key_bar import Where, used_most
 from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.panes.scoreboard import scoreboard
 from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
@@ -239,6 +240,10 @@ async def test_with_turns_the_screen_says_which_problem_runs_and_which_wait(fres
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("Timing eager PyTorch on second")
         assert "1/3 done" in monitor.text() and "> second" in monitor.text()
+        for width in range(45, 70):
+            rows = scoreboard(monitor.app.model, monochrome(), width, ascii_only=True)
+            (third,) = (row.text.split() for row in rows if row.text.startswith("third"))
+            assert third[-1] in ("-", "waits", "waiting"), "no cut word"
         assert "problem 2/3 0:00/1:00" in monitor.text() and "33% of problems" in monitor.text()
         fresh.record(ev.BaselineMeasured(problem="second", baseline=eager))
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "third only waits for its turn")
