@@ -153,7 +153,8 @@ def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, se
     (best,) = (row["best"] for row in kernel_tui.json("show", "small")["problems"] if row["problem"] == "softmax")
     kernel = kernel_tui("show", "small", best).stdout
     assert len(kernel.splitlines()) <= 12 and "checks" in kernel and "cuda_runtime" not in kernel
-    assert "cuda_runtime" in kernel_tui("show", "small", best, "--full").stdout
+    whole = kernel_tui("show", "small", best, "--full").stdout
+    assert "cuda_runtime" in whole and "\n\n\n" not in whole
     assert "fastest kernels" in kernel_tui("show", "small", "softmax").stdout
 
 
