@@ -29,7 +29,7 @@ from tui.view.spend import count, money
 DAY_S = 86400.0
 TABLE_HINT = "2: table"
 """Hint to the key that shows the scoreboard, on screens without room for it."""
-NAME_MIN = 6
+NAME_MIN = 9
 """Minimum width in cells of a problem's name in the line of best speedups."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
