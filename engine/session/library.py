@@ -124,6 +124,15 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
     return Library(tuple(kernels), len(directories) - damaged, tuple(unread), tuple(ideas))
 
 
+def newest_first(kernels: Iterable[SavedKernel]) -> list[SavedKernel]:
+    """Sort kernels by session, the session with the newest kernel first. The order within a session stays."""
+    kernels = list(kernels)
+    newest: dict[Path, float] = {}
+    for one in kernels:
+        newest[one.directory] = max(one.at, newest.get(one.directory, one.at))
+    return sorted(kernels, key=lambda one: (-newest[one.directory], one.directory))
+
+
 def matching(
     kernels: Iterable[SavedKernel],
     words: Sequence[str] = (),

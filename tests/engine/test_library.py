@@ -17,7 +17,7 @@ from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import ProblemSpec
 from engine.proposers.llm.facts import worked_elsewhere, worked_line
 from engine.proposers.protocol import Board, Task
-from engine.session.library import best_for, matching, problem_key, read_library, session_directories
+from engine.session.library import best_for, matching, newest_first, problem_key, read_library, session_directories
 from engine.session.records.events import EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
 from engine.session.records.events import VerdictGiven as Given
 from engine.session.records.verdict import Timing, Verdict
@@ -153,6 +153,17 @@ def test_kernels_are_found_by_words_problem_and_device(examples: Path) -> None:
     assert [one.note for one in matching(library.kernels, ["swift_loops"])] == ["swift"], "by the transformation's name"
     assert len(list(matching(library.kernels, ["fmaxf", "memory"], device="old", language="cpp"))) == 5
     assert list(matching(library.kernels, language="cu")) == []
+
+
+def test_the_newest_session_comes_first(examples: Path) -> None:
+    found = newest_first(read_library([examples / "sessions"]).kernels)
+    assert [(one.session, one.note) for one in found] == [
+        ("other", "swift"),
+        ("second", "bold"),
+        ("second", "plain"),
+        ("first", "bold"),
+        ("first", "careful"),
+    ]
 
 
 def test_a_session_that_cannot_be_read_costs_only_itself(examples: Path, tmp_path: Path) -> None:

@@ -80,3 +80,11 @@ def test_transformation_label(name: str, shown: str) -> None:
 def test_geometric_mean() -> None:
     assert fmt.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert fmt.geometric_mean([]) is None
+
+
+@pytest.mark.parametrize("width", [6, 8, 10, 40])
+def test_cut_names_stay_different(width: int) -> None:
+    names = ["conv2d", "conv2d_relu_maxpool", "layernorm", "layernorm_shifted", "matmul_fp16", "matmul_fp32", "softmax"]
+    shown = fmt.fit_apart(names, width)
+    assert len(set(shown)) == len(names) and all(len(one) <= width for one in shown)
+    assert {one for one in shown if "…" not in one} == {one for one in names if len(one) <= width}

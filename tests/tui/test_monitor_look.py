@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from engine.session.store import SessionPaths
+from tui.monitor.panes.lines import LinesView
+from tui.monitor.screens.help import help_lines
 from tui.monitor.terminal.farewell import parting_words
+from tui.monitor.theme.palette import monochrome
 
 
 @pytest.mark.keys("SearchTree", "j", "down", "k", "up", "l", "h", "home", "G", "g", "end")
@@ -287,6 +290,12 @@ async def test_help_is_about_the_focused_pane(open_monitor: Any, session: Sessio
         await monitor.until_shown("Each GPU: load, memory")
         await monitor.press("escape")
         assert len(monitor.app.screen_stack) == 1
+
+
+def test_help_separates_the_keys_from_their_meaning() -> None:
+    shown = "\n".join(one.text for one in help_lines(LinesView(), [], [], monochrome(), 90, ascii_only=False))
+    moving = shown.split("Moving in this pane")[1].split("\n\n")[0]
+    assert moving and all("  " in one.rstrip() for one in moving.splitlines() if one)
 
 
 @pytest.mark.keys("MonitorScreen", "ctrl+p")

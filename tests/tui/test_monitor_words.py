@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.key_bar import Where, used_most
 from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.panes.scoreboard import scoreboard
 from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
@@ -238,6 +240,10 @@ async def test_with_turns_the_screen_says_which_problem_runs_and_which_wait(fres
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("Timing eager PyTorch on second")
         assert "1/3 done" in monitor.text() and "> second" in monitor.text()
+        for width in range(45, 70):
+            rows = scoreboard(monitor.app.model, monochrome(), width, ascii_only=True)
+            (third,) = (row.text.split() for row in rows if row.text.startswith("third"))
+            assert third[-1] in ("-", "waits", "waiting"), "no cut word"
         assert "problem 2/3 0:00/1:00" in monitor.text() and "33% of problems" in monitor.text()
         fresh.record(ev.BaselineMeasured(problem="second", baseline=eager))
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "third only waits for its turn")
@@ -580,7 +586,9 @@ async def test_many_problems_on_a_narrow_screen_have_whole_figures(tmp_path: Pat
         model = monitor.app.model
         shown = bests_line(model, monitor.app.monitor_screen.tree_view.palette, 80).text
         left = int(shown.rpartition("+")[2])
-        assert 0 < left < 8 and shown.count("x ") == 8 - left, shown
+        assert 0 < left < 8 and len(re.findall(r"\dx ", shown)) == 8 - left, shown
+        names = shown.split()[:-1:2]
+        assert len(names) == len(set(names)) == 8 - left, shown
 
 
 async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:

@@ -154,7 +154,8 @@ def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, se
     (best,) = (row["best"] for row in kernel_tui.json("show", "small")["problems"] if row["problem"] == "softmax")
     kernel = kernel_tui("show", "small", best).stdout
     assert len(kernel.splitlines()) <= 12 and "checks" in kernel and "cuda_runtime" not in kernel
-    assert "cuda_runtime" in kernel_tui("show", "small", best, "--full").stdout
+    whole = kernel_tui("show", "small", best, "--full").stdout
+    assert "cuda_runtime" in whole and "\n\n\n" not in whole
     assert "fastest kernels" in kernel_tui("show", "small", "softmax").stdout
 
 
@@ -236,6 +237,8 @@ def test_a_best_kernel_that_kernelbench_would_refuse_says_so_wherever_it_stands(
     fine = shown(evidence_lines(model, model.state.variants[other], palette, 100))
     assert "KernelBench  correct, 2.50x (5 trials)" in fine
     assert "wrong by KernelBench's rules" in shown(leader_lines(model, softmax, palette, ascii_only=False))
+    narrow = shown(leader_lines(model, softmax, palette, ascii_only=False, width=70, room=1))
+    assert "!KB " in narrow and "KernelBench" not in narrow
     assert "KernelBench" not in shown(leader_lines(model, layernorm, palette, ascii_only=False))
     sides = compare_kernels(model.state, [best, other], "kernelbench")
     (row,) = (one for part in sides.sections for one in part.rows if one.label == "KernelBench")

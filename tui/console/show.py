@@ -145,7 +145,7 @@ def show_variant(
         print_verdict(name, variant.verdict, tolerance)
     if (checked := variant.at_sizes) is not None:
         print_at_sizes(checked.results, tolerance) if checked.results else echo(checked.note)
-    echo()
+    echo("source:")
     for text in clean_lines(
         reader.text(variant.source), most=PRINTED_LINES, whole="to print the whole source, add --json"
     ):

@@ -235,7 +235,9 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
 
 
 def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = None) -> None:
-    """Print one row per size, and a summary. The judge applied ``tolerance``."""
+    """Print a summary, and one row per size. The judge applied ``tolerance``."""
+    out = console()
+    print_prose(out, f"at other sizes: {sizes_in_words(results)}")
     table = columns("sizes", "inputs", "verdict", "ms", "eager ms", "speedup", "95%", "reason",
                     right=("ms", "eager ms", "speedup", "95%"))  # fmt: skip
     for one in results:
@@ -249,9 +251,7 @@ def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = Non
             interval(one.speedup_low, one.speedup_high),
             Text(one_line(one.reason)),
         )
-    out = console()
     print_marked(out, table, tolerance_caption(tolerance))
-    print_prose(out, f"at other sizes: {sizes_in_words(results)}")
 
 
 def print_comparison(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import exp, log
 
 from rich.cells import cell_len, set_cell_size
@@ -119,6 +119,29 @@ def fit(text: str, width: int) -> str:
     elif cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+
+
+def fit_apart(names: Sequence[str], width: int) -> list[str]:
+    """Cut names to ``width`` terminal cells so that they stay different.
+
+    A cut name that starts like another name loses this start: ``…_shifted`` beside ``layernorm``.
+    """
+    shown = []
+    for place, name in enumerate(names):
+        others = (*names[:place], *names[place + 1 :])
+        shared = max((_shared_start(name, other) for other in others), default=0)
+        cut = fit(name, width)
+        if cut != name and shared >= len(cut) - 1:
+            end = min(shared, len(name) - width + 1)  # Fill the width.
+            cut = fit(f"…{name[end:]}", width)
+        shown.append(cut)
+    return shown
+
+
+def _shared_start(first: str, second: str) -> int:
+    """Return the number of characters with which both texts start."""
+    differing = (place for place, pair in enumerate(zip(first, second, strict=False)) if len({*pair}) > 1)
+    return next(differing, min(len(first), len(second)))
 
 
 def pad(text: str, width: int) -> str:

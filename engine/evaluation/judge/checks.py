@@ -135,8 +135,8 @@ class RightOnFreshInputs(Check):
     def decide(self, run: KernelUnderTest) -> str:
         for index in range(run.settings.trials):
             run.trial(index, index % min(POLICY.device.trial_slots, run.slots))
-        weights = "the same weights" if run.problem.keeps_weights else "changed weights"
-        return f"{run.settings.trials} trials, {weights}, two poison patterns"
+        weights = "the same weights, " if run.problem.keeps_weights else "changed weights, "
+        return f"{run.settings.trials} trials, {weights if run.problem.spec.weights else ''}two poison patterns"
 
 
 class MapsNoLibrary(Check):

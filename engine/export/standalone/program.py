@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from engine.config.tolerance import DEFAULT, SessionTolerance, largest_error
 from engine.evaluation.build.compilers import exported_flags
 from engine.export.standalone.numbers import FIRST, PLACES, SECOND, STEP, Expected, Filling
 from engine.problem.c_header import ctype, derive_header
-from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.problem.spec import Language, ProblemSpec, TensorSpec, suffix_of
 
 WARMUPS, CALLS = 10, 50
 """Number of calls before and during the timing."""
@@ -34,10 +35,12 @@ def program(
     arch: str = "sm_90a",
     tolerance: SessionTolerance = DEFAULT,
     judged_ms: float | None = None,
+    file_name: str = "",
 ) -> str:
     """Return the program as source text.
 
-    ``about``: a line about the kernel's origin. ``judged_ms``: the kernel's time in its verdict.
+    ``about``: a line about the kernel's origin. ``judged_ms``: the kernel's time in its verdict. ``file_name``: the
+    name of the program's file, for the compile command in the header.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -65,11 +68,10 @@ def program(
     arguments = [_cast(one, language, f"given{place}") for place, one in enumerate(given)]
     arguments += [_cast(one, language, f"made{place}") for place, one in enumerate(problem.outputs)]
     arguments += ["scratch", *(["cudaStream_t(0)"] if language == "cu" else [])]
-    name = re.sub(r"\W", "_", problem.id)
     values: dict[str, Any] = {
         "about": about or f"A kernel for {problem.id}.",
         "places": PLACES,
-        "command": _command(language, arch, name),
+        "command": compile_command(language, arch, Path(file_name or _default_name(problem, language))),
         "header": derive_header(problem, language).replace("#pragma once\n", ""),
         "source": source.strip(),
         "cuda": language == "cu",
@@ -102,9 +104,17 @@ def _cast(tensor: TensorSpec, language: Language, name: str) -> str:
     return f"static_cast<{const}{ctype(tensor.dtype, language)}*>({name})"
 
 
-def _command(language: Language, arch: str, name: str) -> str:
+def _default_name(problem: ProblemSpec, language: Language) -> str:
+    return re.sub(r"\W", "_", problem.id) + suffix_of(language)
+
+
+def compile_command(language: Language, arch: str, file: Path) -> str:
+    """Return the shell command that compiles and runs the program ``file``."""
+    binary = file.with_suffix("")
+    source, target = shlex.quote(str(file)), shlex.quote(str(binary))
+    run = target if binary.is_absolute() else f"./{target}"
     if language == "cpp":
         flags = " ".join(flag for flag in exported_flags() if flag not in _LIBRARY)
-        return f"g++ {flags} {name}.cpp -o {name} && ./{name}"
+        return f"g++ {flags} {source} -o {target} && {run}"
     compute = arch.replace("sm_", "compute_")
-    return f"nvcc -gencode=arch={compute},code={arch} -std=c++17 -O3 {name}.cu -o {name} && ./{name}"
+    return f"nvcc -gencode=arch={compute},code={arch} -std=c++17 -O3 {source} -o {target} && {run}"

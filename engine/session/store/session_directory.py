@@ -44,7 +44,8 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     ``best`` maps each problem with a correct kernel to the speedup over eager, and ``uncertain`` lists problems with an
     uncertain speedup. ``tolerance`` applies to all kernels. ``created`` is in Unix seconds. ``note`` says why the
     engine stopped or stalled, or why the session is unreadable. ``search_s`` is the time that counts toward the budget.
-    ``minutes`` is a time limit that a person set later. ``by_budget``: a limit ended the last engine.
+    ``minutes`` is a time limit that a person set later. ``by_budget``: a limit ended the last engine. ``paused``: a
+    person paused the running search.
     """
 
     name: str
@@ -61,10 +62,13 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     search_s: float = 0.0
     minutes: float | None = None
     by_budget: bool = False
+    paused: bool = False
 
     @property
     def state_words(self) -> str:
-        """The state as the monitor shows it: ``budget used`` if a limit stopped the search."""
+        """The state as the monitor shows it, such as ``budget used`` if a limit stopped the search."""
+        if self.state == "running" and self.paused:
+            return "paused"
         return "budget used" if self.state == "stopped" and self.by_budget else self.state
 
     @property
@@ -179,6 +183,7 @@ def _summary_of(
         search_s=elapsed_s(state, last_moment),
         minutes=state.minutes,
         by_budget=state.engine is not None and state.engine.stopped == "budget",
+        paused=state.paused,
     )
 
 

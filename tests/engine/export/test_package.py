@@ -250,10 +250,12 @@ def test_a_kernel_that_is_compiled_when_it_runs_is_refused(tmp_path: Path) -> No
 
 
 def test_a_program_of_its_own_checks_and_times_the_kernel(session: SessionPaths, tmp_path: Path) -> None:
-    file = tmp_path / "relu.cpp"
+    file = tmp_path / "mine.cpp"
     done = command(session, str(session.directory), "--best", "relu", "--standalone", "-o", str(file))
     assert done.returncode == 0, done.stderr
+    assert f" {file} -o {tmp_path / 'mine'} && {tmp_path / 'mine'}\n" in done.stderr
     text = file.read_text()
+    assert " mine.cpp -o mine && ./mine\n" in text
     wrong = text.replace("? x[i]", "? 1.5f * x[i]")
     assert wrong != text
     for source, status, said in ((text, 0, "elements agree (tolerance 0.0001)"), (wrong, 1, "expected ")):

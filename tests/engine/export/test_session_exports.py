@@ -92,7 +92,7 @@ def test_the_suffix_of_the_output_asks_for_the_source(session: SessionPaths, tmp
     assert not other.exists()
     script = tmp_path / "relu.py"
     refused = command(session, str(session.directory), "--best", "relu", "--standalone", "-o", str(script))
-    assert refused.returncode == 2 and "the program is not in Python; name a .cpp file" in refused.stderr
+    assert refused.returncode == 2 and "the program is a .cpp file" in refused.stderr
     assert not script.exists()
 
 

@@ -211,10 +211,7 @@ def _export(
             _write_package(chosen, package, backward, Path(output or "."))
         elif standalone:
             file = output or _standard_output(f"{chosen[0].problem.id}.{chosen[0].language}")
-            if Path(file).suffix == ".py":
-                own = suffix_of(chosen[0].language)
-                raise Failure(f"{file}: the program is not in Python; name a {own} file", ExitCode.USAGE)
-            _write(file, [_program(chosen[0]).encode()])
+            _write_program(chosen[0], file)
         else:
             file = output or _standard_output(f"{chosen[0].problem.id}_new.py")
             _write(file, [(chosen[0].source if _is_source(file, chosen[0]) else _solution(chosen[0])).encode()])
@@ -302,19 +299,25 @@ def _solution(one: Chosen) -> str:
     return solution(one.problem, one.language, one.source, f"{one.about}{named}")
 
 
-def _program(one: Chosen) -> str:
+def _write_program(one: Chosen, file: str) -> None:
     from engine.export import ExportError
-    from engine.export.standalone.program import program
+    from engine.export.standalone.program import compile_command, program
     from engine.export.standalone.reference import expected_of
 
     if one.language in MODULES or one.problem.c_refusal is not None:
         raise ExportError(f"{one.problem.id}: --standalone needs a .cpp or .cu kernel")
+    own, printed = suffix_of(one.language), file == "-"
+    if not printed and Path(file).suffix != own:
+        raise Failure(f"{file}: the program is a {own} file; change the suffix", ExitCode.USAGE)
     with working("running the reference"):
         expected = expected_of(one.problem)
-    return program(
-        one.problem, one.language, one.source, expected,
-        about=one.about, arch=one.arch, tolerance=one.tolerance, judged_ms=one.judged_ms,
+    text = program(
+        one.problem, one.language, one.source, expected, about=one.about, arch=one.arch,
+        tolerance=one.tolerance, judged_ms=one.judged_ms, file_name="" if printed else Path(file).name,
     )  # fmt: skip
+    _write(file, [text.encode()])
+    if not printed:
+        echo(f"compile and run: {compile_command(one.language, one.arch, Path(file))}", err=True)
 
 
 def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[str], directory: Path) -> None:

@@ -43,9 +43,10 @@ def kernels(
     """Search the correct kernels in all sessions.
 
     A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the best kernels. To show a kernel: kernel-tui show SESSION KERNEL
+    the list starts with the best kernels. Without TEXT and --problem, the newest session comes first. To show a kernel:
+    kernel-tui show SESSION KERNEL
     """
-    from engine.session.library import matching, read_library, session_directories
+    from engine.session.library import matching, newest_first, read_library, session_directories
     from engine.system.globbing import TooWide
 
     for one in (*named, *bank):
@@ -57,6 +58,8 @@ def kernels(
             raise Failure(f"--sessions {one}: no session in or below this directory", ExitCode.USAGE)
     library = read_library([*(named or (str(sessions_root(None)),)), *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
+    if not text and problem is None:
+        found = newest_first(found)
     for reason in library.unread:
         echo(f"skipped: {reason}", err=True)
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from textual.strip import Strip
 
 from engine.config.tolerance import SessionTolerance, short_caption
@@ -21,6 +23,17 @@ FEW = 5
 """Number of kernels listed per problem before their notes get room."""
 WORDS_AT = 6
 """Indent of a kernel's note under its figures."""
+
+
+class Limit(NamedTuple):
+    """What limits the use of a correct kernel, in words and as a mark for lines without room for the words."""
+
+    words: str
+    mark: str
+
+
+KERNELBENCH = Limit("wrong by KernelBench's rules", "!KB")
+SIZES = Limit("these sizes only", "!sizes")
 FIGURES = "speedup, ms: the best kernel's verdict, scaled by the runoff; without a runoff, the kernel's own verdict"
 
 
@@ -36,7 +49,8 @@ class Leaderboard(LinesView):
         "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. If the first kernel's "
         "speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). Kernels that "
         "a runoff timed have the best kernel's speedup and ms, scaled by the runoff. Other kernels have the figures of "
-        "their own verdicts, and these are dim if they look better than the best kernel's."
+        "their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
+        f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
     )
 
     _model: Model | None = None
@@ -93,8 +107,8 @@ def leader_lines(
             (f"  {runoff.get(variant.id, ''):<7}", palette.best if is_best else palette.text),
             (f"  r{variant.round:<3} ", palette.dim),
         )
-        wrong = "wrong by KernelBench's rules  " if _is_wrong_for_kernelbench(variant) else ""
-        wrong += "these sizes only  " if is_for_searched_sizes_only(variant) else ""
+        limits = _limits_of(variant)
+        wrong = "".join(f"{one.words}  " for one in limits)
         note = one_line(variant.note, 400)
         below = _below(wrong, note, palette, width)
         fits = figures.cell_length + len(wrong + note) <= width
@@ -102,7 +116,8 @@ def leader_lines(
             lines += [figures, *below]
             spare -= len(below)
         else:
-            lines.append(Strip.join([figures, line((wrong, palette.warn), (note, palette.dim))]))
+            shown = wrong if fits else "".join(f"{one.mark} " for one in limits)
+            lines.append(Strip.join([figures, line((shown, palette.warn), (note, palette.dim))]))
             spare = spare if fits else 0  # the first kernels get their notes first
     return lines
 
@@ -113,6 +128,7 @@ def _below(wrong: str, note: str, palette: Palette, width: int) -> list[Strip]:
     return folded([line(indent, (wrong, palette.warn), (note, palette.dim))], width - 1)
 
 
-def _is_wrong_for_kernelbench(variant: VariantState) -> bool:
+def _limits_of(variant: VariantState) -> list[Limit]:
     theirs = variant.verdict.kernelbench if variant.verdict is not None else None
-    return theirs is not None and theirs.status == "wrong"
+    wrong = theirs is not None and theirs.status == "wrong"
+    return [KERNELBENCH] * wrong + [SIZES] * is_for_searched_sizes_only(variant)

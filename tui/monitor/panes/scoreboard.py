@@ -30,6 +30,8 @@ CHART = 6
 SHORTEST_CHART = 3
 RUNNING = "> "
 """Mark of the problem that has its turn."""
+WAITING = (" waiting", " waits")
+"""Words in the chart's place for a problem that has had no turn. The first word that fits is shown."""
 ROOM = 13
 """Height of the pane at 120 columns, in lines."""
 
@@ -104,7 +106,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
                 *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
                 (f" degenerate: {problem.degenerate}", palette.warn)
                 if problem.degenerate
-                else (" waiting"[:spark_width], palette.dim)
+                else (next((word for word in WAITING if len(word) <= spark_width), ""), palette.dim)
                 if phase == "waiting"
                 else (f" {spark}" if spark else "", palette.chart),
             )

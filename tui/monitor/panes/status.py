@@ -29,6 +29,8 @@ from tui.view.spend import count, money
 DAY_S = 86400.0
 TABLE_HINT = "2: table"
 """Hint to the key that shows the scoreboard, on screens without room for it."""
+NAME_MIN = 9
+"""Minimum width in cells of a problem's name in the line of best speedups."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -198,28 +200,31 @@ def _prompts(model: Model, palette: Palette) -> list[Part]:
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     """Return every problem's best speedup in one line, for screens without room for the scoreboard."""
     problems = list(model.state.problems.values())
-    whole = line(*_bests(model, problems, palette, width, intervals=True))
+    names = [problem.id for problem in problems]
+    whole = line(*_bests(model, problems, names, palette, intervals=True))
     if whole.cell_length <= width:
         hinted = Strip.join([whole, line((TABLE_HINT, palette.dim))])
         return hinted if hinted.cell_length <= width else whole
-    room = max(6, (width - 1) // len(problems) - 9)
     for shown in range(len(problems), 0, -1):  # a cut figure misleads
-        left = f"+{len(problems) - shown}" if shown < len(problems) else ""
-        strip = line(*_bests(model, problems[:shown], palette, room, intervals=False), (left, palette.dim))
-        if strip.cell_length - (0 if left else 2) <= width:
-            return strip.crop(0, width)
+        left = f"+{len(problems) - shown}" if shown < len(problems) else "  "
+        figures = line(*_bests(model, problems[:shown], [""] * shown, palette, intervals=False), left)
+        room = (width + 2 * left.isspace() - figures.cell_length) // shown
+        if room >= NAME_MIN:
+            cut = fmt.fit_apart(names, room)[:shown]
+            parts = _bests(model, problems[:shown], cut, palette, intervals=False)
+            return line(*parts, (left, palette.dim)).crop(0, width)
     return EMPTY
 
 
 def _bests(
-    model: Model, problems: Sequence[ProblemState], palette: Palette, room: int, *, intervals: bool
+    model: Model, problems: Sequence[ProblemState], names: Sequence[str], palette: Palette, *, intervals: bool
 ) -> Iterator[Part]:
-    """Yield the problems' best speedups. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
+    """Yield the problems' names and best speedups. ``intervals`` adds 95% intervals."""
     yield " "
-    for problem in problems:
+    for problem, name in zip(problems, names, strict=True):
         verdict = model.verdict_of_best(problem)
         reached = verdict.speedup if verdict is not None else None
-        yield fmt.fit(problem.id, room), palette.dim
+        yield name, palette.dim
         yield f" {speedup_words(verdict)} ", palette.best if reached is not None and reached > 1 else palette.text
         yield f"{interval_words(verdict)}  " if intervals and interval_words(verdict) else " ", palette.dim
 

@@ -24,6 +24,7 @@ def test_a_right_kernel_is_correct_with_evidence(bench: Bench) -> None:
     assert verdict.pairs >= 6
     assert verdict.max_rel_error is not None and verdict.max_rel_error < 1e-4
     assert all(check.passed for check in verdict.checks)
+    assert any(check.detail.endswith(" trials, two poison patterns") for check in verdict.checks), "no weights"
     assert {"build", "start", "check", "timing"} <= set(verdict.stage_s)
     assert "seccomp" in verdict.sandbox
 
