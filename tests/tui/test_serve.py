@@ -126,17 +126,17 @@ async def test_a_viewer_watches_and_leaves_nothing_behind(serve: Serve, session:
 
 
 async def test_a_key_steers_a_search_that_viewers_may_steer(serve: Serve, session: SessionPaths) -> None:
-    lock = EngineLock(session)
-    _, address = serve("--writable")
-    async with browser() as client:
-        websocket = await opened(client, address)
-        await shown(websocket, session.name)
-        await websocket.send_json(["stdin", "P"])
-        async with asyncio.timeout(SOON_S):
-            while not (sent := commands(session)):  # noqa: ASYNC110  the request is in a database
-                await asyncio.sleep(0.1)
-        await websocket.close()
-    lock.release()
+    with contextlib.ExitStack() as stack:
+        stack.callback(EngineLock(session).release)
+        _, address = serve("--writable")
+        async with browser() as client:
+            websocket = await opened(client, address)
+            await shown(websocket, "round 0")  # While the session opens, the monitor accepts no requests.
+            await websocket.send_json(["stdin", "P"])
+            async with asyncio.timeout(SOON_S):
+                while not (sent := commands(session)):  # noqa: ASYNC110  the request is in a database
+                    await asyncio.sleep(0.1)
+            await websocket.close()
     assert sent == [Pause()]
 
 
