@@ -16,21 +16,22 @@ from engine.config.tolerance import SessionTolerance, tolerance_of
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.speedup_text import marked, speedup
-from engine.session.records.verdict_text import is_uncertain
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader, sessions_in
 from engine.session.worked_ideas import WorkedIdea, worked_ideas
 from engine.system.globbing import TooWide, matches
 
-_NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", "round_finished")
+_NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_finished")
 
 
 class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
-    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``uncertain``: whether
-    the speedup is. ``key``: see :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix
-    seconds.
+    ``device``: name of the device that ran the kernel. ``ms``, ``speedup``, ``uncertain`` and ``scaled``: the kernel's
+    comparable figures, see :class:`Figures`. ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
+    a runoff scaled the figures. ``tolerance``: the verdict's tolerance. ``key``: see :func:`problem_key`. ``data`` is
+    private to its proposer. ``at`` is in Unix seconds.
     """
 
     session: str
@@ -45,6 +46,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     speedup_low: float | None
     speedup_high: float | None
     uncertain: bool
+    scaled: str
     tolerance: SessionTolerance
     category: str
     transformation: str
@@ -202,7 +204,8 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
         key = problem_key(problem.spec)
         for variant in leaders:
             verdict, idea = variant.verdict, state.ideas.get(variant.idea)
-            if verdict is None or variant.kernel_ms is None or variant.speedup is None:
+            figures = figures_of(state, variant)
+            if verdict is None or variant.kernel_ms is None or figures is None:
                 continue
             yield SavedKernel(
                 session=reader.paths.name,
@@ -212,11 +215,12 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
                 key=key,
                 language=variant.language,
                 device=verdict.device,
-                ms=variant.kernel_ms,
-                speedup=variant.speedup,
-                speedup_low=verdict.speedup_low,
-                speedup_high=verdict.speedup_high,
-                uncertain=is_uncertain(verdict),
+                ms=figures.ms,
+                speedup=figures.speedup,
+                speedup_low=verdict.speedup_low if not figures.scaled else None,
+                speedup_high=verdict.speedup_high if not figures.scaled else None,
+                uncertain=figures.uncertain,
+                scaled=figures.scaled,
                 tolerance=tolerance,
                 category=idea.category if idea is not None else "other",
                 transformation=idea.transformation if idea is not None else "",

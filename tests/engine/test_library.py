@@ -18,9 +18,16 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.llm.facts import worked_elsewhere, worked_line
 from engine.proposers.protocol import Board, Task
 from engine.session.library import best_for, matching, newest_first, problem_key, read_library, session_directories
-from engine.session.records.events import EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
+from engine.session.records.events import (
+    EngineStarted,
+    IdeaProposed,
+    ProblemAdded,
+    RoundStarted,
+    RunoffFinished,
+    VariantWritten,
+)
 from engine.session.records.events import VerdictGiven as Given
-from engine.session.records.verdict import Timing, Verdict
+from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui
@@ -259,3 +266,21 @@ def test_the_command_prints_one_line_per_kernel(tmp_path: Path, specs: dict[str,
         assert "  unroll 1 -> 4, block red" in noted and noted.endswith("…") and "Try to be" not in noted
         assert "  Try to be ." in plain, "a kernel without a note shows its idea"
         assert max(map(len, lines)) <= width and lines.index(plain) == lines.index(noted) + 1
+
+
+def test_the_command_shows_the_same_figures_as_show_for_kernels_of_a_runoff(
+    tmp_path: Path, specs: dict[str, ProblemSpec]
+) -> None:
+    spec = specs["softmax"]
+    paths = write_session(tmp_path / "sessions", "raced", spec, {"winner": 2.0, "loser": 2.5})
+    writer = EventWriter(paths)
+    standings = (Standing("v1", 5.0, 1.0, 1.0, 1.0, False), Standing("v2", 6.25, 1.25, 1.2, 1.3, False))
+    writer.append(RunoffFinished(problem=spec.id, round=0, standings=standings))
+    writer.flush(10)
+    writer.close()
+    run = KernelTui(tmp_path)
+    wide = {"COLUMNS": "200"}
+    for shown in (run("kernels", env=wide).stdout, run("show", "raced", "softmax", env=wide).stdout):
+        (loser,) = (line for line in shown.splitlines() if re.search(r"\bv2 .*\bloser\b", line))
+        assert "1.60x" in loser and "6.25" in loser and "runoff" in loser
+        assert "runoff: the best kernel's verdict, scaled" in shown

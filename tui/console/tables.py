@@ -343,7 +343,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             Text(one.device),
             milliseconds(one.ms),
             marked(speedup(one.speedup), one.uncertain),
-            interval(one.speedup_low, one.speedup_high),
+            BY_RUNOFF if one.scaled else interval(one.speedup_low, one.speedup_high),
             *(tolerance_name(one.tolerance) for _ in beside),
             age(time.time() - one.at),
             Text(one_line(one.note or one.idea, out.width), no_wrap=True, overflow="ellipsis"),
@@ -351,7 +351,8 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     table = drop_columns(out, table, _DROPPED_OF_KERNELS)
     if _least_width(table) > out.width:
         table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
-    print_marked(out, table, caption)
+    by_runoff = SCALED if any(one.scaled for one in kernels) else None
+    print_marked(out, table, "; ".join(filter(None, [caption, by_runoff])))
 
 
 def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str | None = None) -> None:
