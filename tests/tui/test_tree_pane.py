@@ -77,6 +77,16 @@ async def test_kernels_are_indented_below_their_idea_and_ideas_align(open_monito
         assert start == {"idea": {6}, "variant": {8}}
 
 
+async def test_a_folded_round_shows_the_star_of_its_best_kernel(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (120, 40)) as monitor:
+        view, state = monitor.app.monitor_screen.tree_view, monitor.app.model.state
+        bests = [state.variants[problem.best] for problem in state.problems.values()]
+        for folded in (True, False):
+            view.tree_rows.fold_all(folded)
+            starred = [row.id for y, row in enumerate(view.tree_rows.rows) if "★" in view._draw(y).text]
+            assert starred == [f"{best.problem}/r{best.round}" if folded else best.id for best in bests]
+
+
 def line_of_cursor(monitor: Any) -> int:
     """Return the line of the selected row, counted from the tree's first line."""
     view = monitor.app.monitor_screen.tree_view

@@ -196,7 +196,10 @@ class RowLines:
             return line("")
         leader = state.leader_of_round(problem, round_.number)
         overruled = why_no_star(state, leader) if leader is not None else ""
-        left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
+        best = self.model.best(state.problems[problem])
+        hides_best = bool(row.folded) and best is not None and best.round == round_.number
+        star = [(f" {self._glyph('best')}", palette.named(GLYPHS["best"].style))] if hides_best else []
+        left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold), *star]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
             (comparable_words(state, leader) if leader is not None else "", palette.dim if overruled else palette.text),
