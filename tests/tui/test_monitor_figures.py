@@ -14,6 +14,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import NOW, monitor_of
 from tui.text.certainty import comparable_words
+from tui.text.runoff_text import why_new_best
 from tui.text.story import Story
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
@@ -46,6 +47,28 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     standings = (Standing(before.id, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.5, 1.5, 1.4, 1.6, False))
     won = told(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
     assert f"new best {before.id}, 50% faster than {other.id} side by side; verdict ~9.00x" in won
+
+
+@pytest.mark.parametrize(
+    ("ratio", "why"),
+    [
+        (1.0004, "as fast as v2"),
+        (1.0006, "0.1% faster than v2"),
+        (0.9996, "as fast as v2"),
+        (0.99, "1.0% slower than v2"),
+    ],
+)
+def test_a_new_best_without_a_measurable_lead_is_as_fast_as_the_former(
+    session: SessionPaths, ratio: float, why: str
+) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    problem = state.problems["softmax"]
+    best, former = (leader.id for leader in state.leaders("softmax", 2))
+    standings = (Standing(best, 1.0, 1.0, 1.0, 1.0, True), Standing(former, ratio, ratio, 0.99, 1.01, True))
+    runoff = ev.RunoffFinished(problem="softmax", round=2, standings=standings)
+    state.apply(ev.Recorded(state.seq + 1, NOW, runoff))
+    assert why_new_best(state, problem, former).startswith(why.replace("v2", former))
 
 
 async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(engine: Any) -> None:

@@ -14,6 +14,8 @@ NO_RUNOFF = "no runoff with"
 TIED_BUT_UNCERTAIN = "tied, but uncertain"
 """Remark on the first kernel of a runoff that yields to a tied kernel with a certain speedup."""
 
+NO_CHANGE = fmt.change(0.0).lstrip("+-")
+"""A change that rounds to zero."""
 BY_RUNOFF = "runoff"
 """Placeholder for the 95% interval of figures that a runoff scaled."""
 SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runoff"
@@ -47,7 +49,9 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     faster = faster_side_by_side(problem, former.id, best.id)
     if faster is None:
         return f"won the runoff, without {former.id}"
-    words = f"{fmt.change(faster).lstrip('+-')} {'faster' if faster >= 0 else 'slower'} than {former.id} side by side"
+    amount = fmt.change(faster).lstrip("+-")
+    how = f"{amount} {'faster' if faster >= 0 else 'slower'} than" if amount != NO_CHANGE else "as fast as"
+    words = f"{how} {former.id} side by side"
     if faster < 0:  # a tied kernel wins if the speedup of the fastest is uncertain
         words += ", but certain"
     return words
