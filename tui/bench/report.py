@@ -17,7 +17,7 @@ from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
 from engine.session.store import SessionPaths, SessionReader
-from tui.text.narration import TURN_ENDS
+from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
@@ -282,7 +282,8 @@ def _note(state: SessionState, problem: ProblemState) -> str:
     """Say why there is no correct kernel, in full, or why the search of the problem ended."""
     if state.is_pruned(problem.id):
         return "pruned by the user"
-    ended = problem.finished or (TURN_ENDS[problem.turn_end] if problem.turn_end is not None else "")
+    why = turn_end_words(state, problem.id, problem.turn_end) if problem.turn_end is not None else ""
+    ended = problem.finished or why
     if problem.degenerate:
         ended = "; ".join(filter(None, [f"degenerate: {problem.degenerate} pass every check", ended]))
     if problem.best is not None:

@@ -19,7 +19,7 @@ from tui.text.runoff_text import why_no_star
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
-TURN_ENDS: dict[ev.TurnEnd, str] = {
+_TURN_ENDS: dict[ev.TurnEnd, str] = {
     "time": "the problem's minutes are used up",
     "near_sol": "near the SOL",
     "no_gain": "no gain in several rounds",
@@ -31,6 +31,7 @@ TURN_ENDS: dict[ev.TurnEnd, str] = {
     "not_opened": "not opened",
 }
 """Why a turn ended."""
+_EXCEPT_RESERVE = ", except those reserved for the last measurements"
 
 
 def devices_in_words(devices: Sequence[DeviceFact]) -> str:
@@ -106,7 +107,13 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
     done = f"{phases.count('done')} of {len(phases)} problems done"
     if isinstance(event, ev.TurnStarted):
         return f"{event.problem}: searching it for up to {duration(60 * event.minutes)}; {done}"
-    return f"{event.problem}: turn ended: {TURN_ENDS[event.reason]}; {done}"
+    return f"{event.problem}: turn ended: {turn_end_words(state, event.problem, event.reason)}; {done}"
+
+
+def turn_end_words(state: SessionState, problem: str, reason: ev.TurnEnd) -> str:
+    """Say why a turn ended. Without a verdict, the search also uses the time that a turn reserves for measurements."""
+    reserves = reason == "time" and any(variant.verdict is not None for variant in state.variants_of(problem))
+    return _TURN_ENDS[reason] + _EXCEPT_RESERVE * reserves
 
 
 def repeat_words(event: ev.SourceRepeated) -> str:
