@@ -359,7 +359,7 @@ def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) ->
             same.returncode == code
             and "--rounds 1 is too low, because the search has completed 1 round." in same.stderr
         )
-        assert same.stderr.endswith("kernel-tui resume demo --rounds N (more than 1)\n")
+        assert same.stderr.endswith("kernel-tui resume demo --rounds 2\n")
     assert events_of(session(kernel_tui.directory)) == events_before, "no engine has started"
     resumed = kernel_tui("resume", "demo", "--rounds", "2")
     assert resumed.returncode == ExitCode.OK, resumed.stdout + resumed.stderr

@@ -436,7 +436,7 @@ async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any
 
 
 @pytest.mark.parametrize(
-    ("limit", "flag"), [("minutes", "--minutes N (more than"), ("calls", "--calls N")], ids=["minutes", "calls"]
+    ("limit", "flag"), [("minutes", "--minutes "), ("calls", "--calls N")], ids=["minutes", "calls"]
 )
 async def test_a_read_only_monitor_says_what_a_shell_goes_on_with(
     open_monitor: Any, engine: Any, limit: str, flag: str
@@ -456,7 +456,7 @@ async def test_a_read_only_monitor_says_what_a_shell_goes_on_with(
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [
-        ("budget", "Budget used up. Resume: kernel-tui resume quickstart --minutes N (more than "),
+        ("budget", "Budget used up. Resume: kernel-tui resume quickstart --minutes "),
         ("stopped", "Stopped on request. Resume: kernel-tui resume quickstart"),
         (None, "Resume: kernel-tui resume quickstart"),
     ],
@@ -492,7 +492,7 @@ async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
     ("reason", "press", "option"),
     [
         ("finished", "Press M to allow more rounds", " --rounds N"),
-        ("budget", "Press M to raise the limit and resume", " --minutes N (more than"),
+        ("budget", "Press M to raise the limit and resume", " --minutes "),
         ("stopped", "Press R to start one", ""),
     ],
 )

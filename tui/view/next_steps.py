@@ -107,9 +107,8 @@ def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -
 def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> _UsedUp | None:
     """A search that has not finished may still have deferred work for the rounds that it has completed."""
     searched = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
-    if not all(one.rounds and one.rounds[-1].finished_at is not None for one in searched):
-        return None
-    done = min((one.rounds[-1].number for one in searched), default=0)
+    finished = [[round_.number for round_ in one.rounds if round_.finished_at is not None] for one in searched]
+    done = min((max(numbers, default=0) for numbers in finished), default=0)
     if rounds > done or (rounds == done and not state.finished):
         return None
     return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", done)
@@ -177,7 +176,10 @@ def _spendable(limits: Limits) -> str:
 
 
 def _more(needed: float, name: str = "minutes") -> str:
-    return f"--{name} N (more than {f'{needed:g}' if isinstance(needed, float) else needed})"
+    """Return the option with a rounded limit above ``needed``, so that the command can be pasted."""
+    whole = math.floor(needed)
+    step = 10 ** max(0, len(str(whole)) - 2)
+    return f"--{name} {(whole // step + 1) * step}"
 
 
 def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:

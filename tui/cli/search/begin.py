@@ -351,7 +351,7 @@ def _changes(config: Config, paths: SessionPaths) -> str:
 def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
     """Ask whether to resume a session that has used up its ``minutes``. The new limit is ``needed`` + ``more``."""
     echo(f"{paths.name}: {minutes_are_spent(minutes)}.", err=True)
-    wanted = _prefers_earlier(f"Continue with {more:g} more minutes?", "continues")
+    wanted = _prefers_earlier(f"Continue with {more:g} more minute{'' if more == 1 else 's'}?", "continues")
     return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
 
 
