@@ -100,7 +100,7 @@ def test_the_headline_session_is_small_and_shown_without_a_gpu(kernel_tui: Kerne
     shown = kernel_tui.json("show", str(session))
     assert len(shown["problems"]) == 8
     notes = {row["problem"]: row["compile_note"] for row in shown["problems"] if row["compile_ms"] is None}
-    assert len(notes) == 4 and notes["softmax"] == "it needed about 16 s; the budget had 5 s left for it"
+    assert len(notes) == 4 and notes["softmax"] == "it takes about 16 s; the budget has 5 s left for it"
 
 
 def test_the_kernelbench_sessions_are_small_and_reported_without_a_gpu() -> None:

@@ -33,5 +33,5 @@ def reason_in(line: str) -> tuple[str, str] | None:
     if (found := _LINE.fullmatch(line)) is None:
         return None
     if found["skipped"] is not None:
-        return found["skipped"], f"it {found['why']}".replace("it takes", "it needed").replace(" has ", " had ")
+        return found["skipped"], f"it {found['why']}"
     return found["stopped"], found["end"]
