@@ -70,6 +70,8 @@ class ProblemSearch:
         self._done: set[tuple[str, ...]] = set()
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
+        self._failed_in_runoff: set[tuple[int, str]] = set()
+        """Rounds and kernels of failed runoffs."""
 
     @property
     def problem(self) -> ProblemState:
@@ -352,7 +354,10 @@ class ProblemSearch:
     def _runoff_leaders(self) -> list[VariantState]:
         return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
 
-    async def _runoff(self, round_: RoundState) -> None:
+    async def _runoff(self, round_: RoundState) -> bool:
+        """Time the leaders side by side. Returns whether the runoff is done; it is repeated once for each kernel that
+        fails in it, after the judge has judged the kernel again.
+        """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
         }
@@ -365,11 +370,15 @@ class ProblemSearch:
                 ending = self.context.ending or self.id in self.context.closing
                 again = self._take_back if ending else self._judge_again
                 await again(variant, str(error))
-            return
+                first = (round_.number, variant.id) not in self._failed_in_runoff
+                self._failed_in_runoff.add((round_.number, variant.id))
+                return not first
+            return True
         seconds = time.monotonic() - began
         await self.context.journal.record(
             RunoffFinished(problem=self.id, round=round_.number, standings=standings, seconds=seconds)
         )
+        return True
 
     def _uncounted(self) -> list[VariantState]:
         """Return the leading kernels without hardware counters, if the config requests counters."""

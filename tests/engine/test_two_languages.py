@@ -56,7 +56,9 @@ from kernel_tui import load_c
 # {{tag}}
 kernels = load_c(\'\'\'
 #include <math.h>
+#include <unistd.h>
 extern "C" int softmax(const float* x, float* out, long long rows, long long columns) {{{{
+    usleep(20000);
     for (long long r = 0; r < rows; ++r) {{{{
         const float* a = x + r * columns;
         float* b = out + r * columns;
@@ -89,12 +91,12 @@ else:
     if "ModelNew" in prompt.split("## Rules")[1]:
         print(canned.block(MODULE.format(tag=tag[1]), "python"))
     else:
-        print(canned.block(canned.good(tag[1])))
+        print(canned.block(canned.asleep(canned.good(tag[1]))))
 '''
 
 
 def ends(kernel_tui: KernelTui, folder: Path, languages: str) -> tuple[int, str]:
-    (folder / "softmax.py").write_text(canned.PROBLEM)
+    (folder / "softmax.py").write_text(canned.SLOW_PROBLEM)
     root = str(Path(__file__).parents[2])
     (folder / "author.py").write_text(textwrap.dedent(AUTHOR).format(root=root))
     (folder / "config.toml").write_text(CONFIG.format(languages=languages, python=sys.executable, folder=folder))
@@ -118,14 +120,14 @@ def test_ideas_name_languages_and_all_kernels_meet_in_the_runoff(kernel_tui: Ker
         for language, variants in by_language.items():
             assert {state.ideas[one.idea].data["language"] for one in variants} == {language}
             assert any(one.correct for one in variants), [(one.verdict, one.id) for one in variants]
+        logged = [one.event.text for one in events if isinstance(one.event, LogLine)]
         in_runoff = {state.variants[one.variant].language for one in problem.rounds[0].standings}
-        assert in_runoff == {"cpp", "py"}
+        assert in_runoff == {"cpp", "py"}, [logged, [one.verdict for one in state.variants.values()]]
         assert problem.best is not None
         best = state.variants[problem.best]
         assert reader.text(best.source)
         files = sorted(one.suffix for one in (tmp_path / "sessions" / "both" / "best").iterdir())
     assert files == [f".{best.language}"]
-    logged = [one.event.text for one in events if isinstance(one.event, LogLine)]
     assert sum("hardware counters" in text for text in logged) == 1, logged
 
 

@@ -22,6 +22,11 @@ def get_init_inputs():
     return []
 """
 
+SLOW_PROBLEM = PROBLEM.replace("import torch", "import time\n\nimport torch", 1).replace(
+    "        return", "        time.sleep(0.04)\n        return", 1
+)
+"""A softmax whose time a sleep sets. A busy machine hardly changes it, unlike the time of a computation."""
+
 _SOFTMAX = """\
 #include <math.h>
 // {tag}
@@ -43,6 +48,11 @@ extern "C" int launch(const float* x, float* out, void* workspace) {{
 def good(tag: str) -> str:
     """Return a correct softmax. ``tag`` makes its source unique, but not its machine code."""
     return _SOFTMAX.format(tag=tag, start="0.0f", last="*= scale")
+
+
+def asleep(source: str) -> str:
+    """Return the kernel with a sleep of half of the reference's, so that kernels have equal speedups on any machine."""
+    return "#include <unistd.h>\n" + source.replace("{", "{\n    usleep(20000);", 1)
 
 
 def divides(tag: str) -> str:

@@ -15,21 +15,13 @@ from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.test_manual import CONFIG
 
-SLOW_PROBLEM = canned.PROBLEM.replace("import torch", "import time\n\nimport torch", 1).replace(
-    "        return", "        time.sleep(0.04)\n        return", 1
-)
-"""A softmax whose time a sleep sets. A busy machine hardly changes it, unlike the time of a computation."""
-
-
-def asleep(source: str) -> str:
-    """Return the kernel with a sleep of half of the reference's, so that kernels have equal speedups on any machine."""
-    return "#include <unistd.h>\n" + source.replace("{", "{\n    usleep(20000);", 1)
-
 
 class Search:
     """A running search whose prompts the test answers."""
 
-    def __init__(self, kernel_tui: KernelTui, directory: Path, problem: str = SLOW_PROBLEM, pairs: int = 8) -> None:
+    def __init__(
+        self, kernel_tui: KernelTui, directory: Path, problem: str = canned.SLOW_PROBLEM, pairs: int = 8
+    ) -> None:
         (directory / "softmax.py").write_text(problem)
         config = CONFIG.replace("ideas = 2", "ideas = 1").replace("variants = 2", "variants = 4")
         config = config.replace("fixes = 1", "fixes = 0").replace("max_pairs = 8", f"max_pairs = {pairs}")
@@ -70,13 +62,13 @@ class Search:
         self.until(lambda _: len(self.mailbox.waiting()) >= 4)
         turns, one, other, last = self.mailbox.unanswered()
         aborts = f'if (access("{self.turned}", F_OK) == 0) abort();'
-        turning = asleep(canned.good("turns")).replace("{", "{\n    " + aborts, 1)
+        turning = canned.asleep(canned.good("turns")).replace("{", "{\n    " + aborts, 1)
         self.answer(turns, canned.block("#include <stdlib.h>\n" + turning))
         self.until(lambda state: bool(state.leaders("softmax")))
         self.turned.touch()
-        self.answer(one, canned.block(asleep(canned.good("stays"))))
+        self.answer(one, canned.block(canned.asleep(canned.good("stays"))))
         # Its code differs, so that it is timed.
-        self.answer(other, canned.block(asleep(canned.divides("stays too"))))
+        self.answer(other, canned.block(canned.asleep(canned.divides("stays too"))))
         return [turns, one, other, last]
 
     def check(self, state: SessionState, turns: str, one: str, other: str, status: str) -> None:
