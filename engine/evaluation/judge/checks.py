@@ -291,9 +291,7 @@ class LeavesTheReferenceAlone(Check):
         if run.python:  # A slow processor slows the kernel's launches, too.
             run.remarks.append(f"a slow processor: {found}")
         else:
-            usual = {first: min(1.0, alone_ms / ms) for first, ms in _medians_by_order(run.pairs).items()}
-            pairs = zip(run.pairs.reference_ms, run.pairs.reference_first, strict=True)
-            run.pairs.reference_ms = [ms * usual[first] for ms, first in pairs]
+            run.pairs.limit_reference(alone_ms)
             run.remarks.append(f"a slow processor: {found}; the time alone counts")
         return run.remarks[-1]
 
@@ -311,15 +309,7 @@ def _is_reference_slow(run: KernelUnderTest) -> bool:
 
 def _slower_order_ms(pairs: Pairs) -> float:
     """Return the reference's median time, in the order of the pairs in which this time is longer."""
-    return max(_medians_by_order(pairs).values())
-
-
-def _medians_by_order(pairs: Pairs) -> dict[bool, float]:
-    """Return the reference's median time in the pairs in which it ran first, and in the others."""
-    orders: dict[bool, list[float]] = {}
-    for ms, first in zip(pairs.reference_ms, pairs.reference_first, strict=True):
-        orders.setdefault(first, []).append(ms)
-    return {first: median(times_ms) for first, times_ms in orders.items()}
+    return max(pairs.reference_medians_ms().values())
 
 
 def _slowed_ms(usual_ms: float) -> float:

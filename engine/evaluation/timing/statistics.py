@@ -94,6 +94,19 @@ class Pairs(Struct):
         ratios = [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
         return without_order(ratios, self.reference_first)
 
+    def reference_medians_ms(self) -> dict[bool, float]:
+        """Return the reference's median time in the pairs in which it ran first (key True), and in the others."""
+        orders: dict[bool, list[float]] = {}
+        for ms, first in zip(self.reference_ms, self.reference_first, strict=True):
+            orders.setdefault(first, []).append(ms)
+        return {first: median(times_ms) for first, times_ms in orders.items()}
+
+    def limit_reference(self, most_ms: float) -> None:
+        """Scale the reference's times of each order so that their median is at most ``most_ms``."""
+        factors = {first: min(1.0, most_ms / ms) for first, ms in self.reference_medians_ms().items()}
+        times = zip(self.reference_ms, self.reference_first, strict=True)
+        self.reference_ms = [ms * factors[first] for ms, first in times]
+
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return the median and the bounds of its interval. With too few samples, the bounds are the extremes."""

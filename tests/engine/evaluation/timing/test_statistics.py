@@ -212,3 +212,11 @@ def test_the_least_disturbed_pairs_count_where_too_few_are_left() -> None:
 def test_on_a_gpu_every_pair_counts() -> None:
     verdict = speedup.timed(Verdict(status="correct"), "cuda", drawn_pairs(100, 0.5))
     assert (verdict.pairs, verdict.disturbed_pairs, counted_pairs(verdict)) == (100, 0, "100")
+
+
+def test_the_references_times_of_each_order_are_limited() -> None:
+    pairs = statistics.Pairs([1.0] * 4, [6.0, 2.0, 10.0, 1.0], [1.0] * 4, [1.0] * 4, [True, False, True, False])
+    assert pairs.reference_medians_ms() == {True: 8.0, False: 1.5}
+    pairs.limit_reference(4.0)
+    assert pairs.reference_ms == [3.0, 2.0, 5.0, 1.0]
+    assert pairs.reference_medians_ms() == {True: 4.0, False: 1.5}
