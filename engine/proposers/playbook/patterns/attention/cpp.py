@@ -42,10 +42,10 @@ class CppAttention(Template):
                 Transformation(
                     "blocks_of_queries",
                     "compute",
-                    "Every query reads all keys and values again, one number at a time. Take a block of queries and "
-                    "a block of keys. Scores and weighted sums then become products of small matrices in tiles of "
-                    "vector registers. A running maximum and running sums (online softmax) join the blocks of keys, "
-                    "and scores never leave the cache.",
+                    "Every query reads all keys and values again, one number at a time. Take a block of queries and a "
+                    "block of keys. Scores and weighted sums then become products of small matrices in tiles of vector "
+                    "registers. A running maximum and running sums (online softmax) combine the blocks of keys, and "
+                    "scores never leave the cache.",
                     {"structure": "blocks", "lanes": shared.usual_lanes(device)},
                     ("row_tiles", "key_tiles"),
                     gain=8.0,
@@ -78,7 +78,7 @@ class CppAttention(Template):
                         "more_queries",
                         "memory",
                         "Each block of queries copies and transposes all keys and values again. Process more queries "
-                        "at a time, as long as the queries' sums stay in the second-level cache.",
+                        "at a time, as long as the queries' accumulators fit in the L2 cache.",
                         {"row_tiles": 8},
                         ("row_tiles",),
                         gain=1.2,

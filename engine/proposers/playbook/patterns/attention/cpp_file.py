@@ -98,7 +98,7 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
 
 
 def _helpers(program: AttentionProgram, options: AttentionOptions) -> list[str]:
-    """Return the types and helpers from ``preamble``, and an exponential for the softmax."""
+    """Return the types and helpers from ``preamble``, and an exponential function for the softmax."""
     ops = ops_of(program.chain)
     polynomials = options.math == "polynomial"
     pieces = preamble([program.chain], options.lanes, options.math)[:-1]
@@ -129,7 +129,7 @@ def _rows(program: AttentionProgram) -> list[str]:
         f"  for (long long d = 0; d < kValues; ++d) sums[d] += scores[j] * v[{program.v.at('j', 'd')}];",
         "for (long long d = 0; d < kValues; ++d) finish(t, (b * kQueries + i) * kValues + d, d, sums[d] / total);",
     ]
-    return ["// Query i: all its scores, their softmax, the weighted sum of values.",
+    return ["// Computes query i: all its scores, their softmax, and the weighted sum of the values.",
             "inline void query(const Tensors& t, long long b, long long i) {", *indent(body), "}"]  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _blocks(program: AttentionProgram, options: AttentionOptions) -> list[str]:
         "for (long long r = 0; r < kQueryBlock; ++r) {",
         "  highest[r] = -INFINITY;",
         "  total[r] = 0.0f;",
-        "  // Past the end, the last query again.",
+        "  // Past the end, repeat the last query.",
         "  [[maybe_unused]] const long long i = i0 + r < kQueries ? i0 + r : kQueries - 1;",
         f"  for (long long d = 0; d < kWidth; ++d) queries[r * kWidth + d] = kScale * q[{program.q.at('i', 'd')}];",
         "}",
@@ -242,7 +242,7 @@ def _blocks(program: AttentionProgram, options: AttentionOptions) -> list[str]:
         "                   float* results) {",
         *indent(soften),
         "}",
-        "// Queries from i0 on: blocks of keys, with a running maximum and running sums for each query.",
+        "// Computes a block of queries from i0 on, with a running maximum and running sums over blocks of keys.",
         "void block(const Tensors& t, long long b, long long i0) {",
         *indent(block),
         "}",

@@ -25,7 +25,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import pointers
 
 
 class CudaAttention(Template):
-    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. The softmax and sums use fp32."""
+    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. The softmax and the accumulators use fp32."""
 
     name = "attention_cu"
     pattern = "attention"
@@ -69,8 +69,8 @@ class CudaAttention(Template):
                     "query_tiles",
                     "memory",
                     "Every query reads all keys and values from global memory again. Let a block take 64 queries and "
-                    "go through tiles of keys and values in shared memory. Scores and sums stay in registers, and a "
-                    "running maximum (online softmax) joins the tiles.",
+                    "go through tiles of keys and values in shared memory. Scores and accumulators stay in registers, "
+                    "and a running maximum (online softmax) combines the tiles.",
                     {"structure": "tiles"},
                     ("queries", "keys"),
                     gain=4.0,

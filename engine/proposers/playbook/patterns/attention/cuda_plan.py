@@ -16,7 +16,7 @@ COLUMNS = 16
 """Threads that share a row of scores in ``tiles``: half a warp, so that the threads can use shuffles."""
 
 MOST_TENSOR_WIDTH = 256
-"""Maximum elements of a row of q, k or v for which a warp's tensor-core fragments fit in registers."""
+"""Maximum number of elements per row of q, k or v for which a warp's tensor-core fragments fit in registers."""
 
 
 class Plan(Struct, frozen=True):
@@ -84,7 +84,7 @@ def resolve(program: AttentionProgram, choices: Choices) -> Plan:
 
 
 def _vectors(program: AttentionProgram) -> tuple[int, int, int]:
-    """Return the elements per load of a row of q, k and v: 16 bytes if all addresses allow it."""
+    """Return the number of elements per load of a row of q, k and v: 16 bytes' worth if all addresses allow it."""
     found = []
     for operand, width in ((program.q, program.width), (program.k, program.width), (program.v, program.value_width)):
         many = 16 // operand.element_bytes if operand.col_stride == 1 else 1

@@ -1,4 +1,4 @@
-"""Attention of a few queries and many keys: the supported problems, the recipe's choices, and the kernel file."""
+"""Attention with few queries and many keys: the supported problems, the recipe's choices, and the kernel file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IDEA = (
     "more blocks."
 )
 _MOST_QUERIES = 4
-"""With more queries of the same keys, a kernel reads less if the queries share each key."""
+"""If more queries use the same keys, a kernel reads less when the queries share each key."""
 _FEWEST_KEYS = 128
 _SHARED_BYTES = 208 * 1024
 """Shared memory of a multiprocessor that blocks can use for rings, in bytes."""
@@ -42,8 +42,8 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 
 
 def refusal(program: AttentionProgram) -> str | None:
-    """Return why the decode structure does not support ``program``, as a clause that completes "because ...", or
-    None.
+    """Return why the decode structure does not support ``program``, as a clause that completes "because ...". Return
+    None if the structure supports ``program``.
     """
     if program.rows > _MOST_QUERIES:
         return f"more than {_MOST_QUERIES} queries share the same keys"
@@ -145,6 +145,6 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
 
 
 def _contiguous(program: AttentionProgram) -> str:
-    """Return a C expression for whether the keys of a matrix, and the values, are contiguous."""
+    """Return a C expression that is true if the keys of a matrix and its values are contiguous."""
     pairs = ((program.k.row_stride, program.width), (program.v.row_stride, program.value_width))
     return " && ".join(f"{text(step)} == {text(size)}" for step, size in pairs)

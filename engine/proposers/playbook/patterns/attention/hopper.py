@@ -20,9 +20,9 @@ GROUP_QUERIES = 64
 """Queries per warpgroup: the rows of one wgmma instruction."""
 PRODUCER_REGISTERS = 24
 _MOST_WIDTH = 256
-"""Maximum elements of a row of values, because wgmma computes at most 256 columns at a time."""
+"""Maximum number of elements per row of values, because wgmma computes at most 256 columns at a time."""
 _MOST_BATCH_PARTS = 3
-"""Maximum batch dimensions: a tensor map has at most five dimensions, and rows and columns take two."""
+"""Maximum number of batch dimensions: a tensor map has at most five dimensions, and rows and columns take two."""
 _ALIGNMENT_BYTES = 16
 _CHUNK_BYTES = 128
 """Bytes per part of a row in shared memory: the widest swizzle."""
@@ -31,7 +31,7 @@ _RESERVED_BYTES = 2048
 _REGISTERS = 64 * 1024
 _MOST_REGISTERS = 240
 _OTHER_REGISTERS = 32
-"""Registers of a consumer thread without the registers for scores, weights and sums."""
+"""Registers per consumer thread, not counting the registers for scores, weights and accumulators."""
 
 
 class Plan(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Plan(Struct, frozen=True):
     Attributes:
         groups: The number of consumer warpgroups, of 64 queries each.
         stages: The number of tiles of ``tile_keys`` keys and values in shared memory.
-        width, values: Elements of a row of keys and of values, padded to steps of wgmma.
+        width, values: The number of elements per row of keys and per row of values, padded to whole wgmma steps.
         query_slots: The number of sets of queries in shared memory.
         staged: Whether results go through shared memory, which requires that the kernel has no epilogue.
         turns: Whether warpgroups take turns to issue matrix products.
@@ -58,7 +58,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def registers(self) -> int:
-        """Registers of a consumer thread: its share of the block's registers after the producer's."""
+        """Registers per consumer thread: an equal share of the registers that the producer leaves."""
         warpgroups = self.groups + 1
         at_launch = _REGISTERS // (128 * warpgroups) // 8 * 8
         return min(_MOST_REGISTERS, (at_launch * warpgroups - PRODUCER_REGISTERS) // self.groups // 8 * 8)
@@ -76,8 +76,8 @@ class Plan(Struct, frozen=True):
 
 
 def refusal(program: AttentionProgram, arch: str) -> str | None:
-    """Return why wgmma attention does not support ``program`` on ``arch``, as a clause that completes "because ...", or
-    None.
+    """Return why wgmma attention does not support ``program`` on ``arch``, as a clause that completes "because ...".
+    Return None if it supports ``program``.
     """
     if arch != ARCH:
         return f"wgmma needs {ARCH}"

@@ -23,7 +23,8 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _SLACK = {"float16": 8, "bfloat16": 0}
-"""The largest power of 2 of a weight before the row gets a new reference, by dtype. fp16 represents numbers up to 2^15.
+"""Largest exponent (base 2) that a weight may have before the row gets a new reference, by dtype. fp16 represents
+numbers up to 2^15.
 
 With 0, a row's largest weight is 1, which is exact. In a simulation with 1024 keys in bf16, the largest error is 7.4e-3
 with 0. With 8, the largest error is 9.1e-3, too close to the tolerance of 1e-2.
@@ -94,7 +95,7 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
 
 
 def _fits(program: AttentionProgram, plan: Plan) -> str:
-    """Return a C expression for whether tensor maps and padded widths allow a size. The copy engine pads narrow
+    """Return a C expression that is true if tensor maps and padded widths allow a size. The copy engine pads narrow
     rows.
     """
     parts = [f"width <= {plan.width}", f"values <= {plan.values}", "width % 8 == 0", "values % 8 == 0"]
@@ -106,7 +107,7 @@ def _fits(program: AttentionProgram, plan: Plan) -> str:
 
 
 def _coordinates(operand: Operand) -> list[str]:
-    """Return the coordinates of matrix ``b`` in the tensor map after column and row, as C expressions."""
+    """Return C expressions for the coordinates of matrix ``b`` that follow column and row in the tensor map."""
     found: list[str] = []
     inner = 1
     for place, (size, step) in reversed(list(enumerate(operand.batch))):

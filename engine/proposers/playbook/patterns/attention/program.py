@@ -147,7 +147,7 @@ def _behind(name: str, nodes: Mapping[str, GraphNode]) -> GraphNode:
 
 
 def _factor(node: GraphNode) -> float | None:
-    """Return the constant by which a node multiplies its operand, or None."""
+    """Return the constant by which a node multiplies its operand, or None for other nodes."""
     if node.target in ("aten.mul.Tensor", "aten.mul.Scalar") and isinstance(node.args[1], (int, float)):
         return float(node.args[1])
     if node.target in ("aten.div.Tensor", "aten.div.Scalar") and isinstance(node.args[1], (int, float)):

@@ -40,8 +40,8 @@ class CppConv(Template):
         )
         rows = Start(
             "rows_of_sums",
-            "Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
-            f"the kernel computes bounds once per row. The kernel runs on one core, without blocking.{end}",
+            "Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of accumulators, so "
+            f"that the kernel computes bounds once per row. The kernel runs on one core, without blocking.{end}",
             Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
         )
         return [direct, rows] if conv.flops <= tile_transformations.QUICK_FLOPS else [rows]
@@ -55,8 +55,8 @@ class CppConv(Template):
                     "rows_of_sums",
                     "memory",
                     "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds a "
-                    "multiple of an image row to a row of sums. The kernel then computes bounds once per row, and "
-                    "the inner loop reads memory in order, so that the compiler can vectorize it.",
+                    "multiple of an image row to a row of accumulators. The kernel then computes bounds once per row, "
+                    "and the inner loop reads memory in order, so that the compiler can vectorize it.",
                     {"structure": "rows"},
                     (),
                     gain=4.0,
@@ -68,8 +68,8 @@ class CppConv(Template):
                 Transformation(
                     "filter_block",
                     "memory",
-                    "Every filter reads the same image rows again. Keep rows of sums for several filters, so that "
-                    "each loaded row serves all these filters.",
+                    "Every filter reads the same image rows again. Keep rows of accumulators for several filters, so "
+                    "that each loaded row serves all these filters.",
                     {"filters": 4},
                     ("filters",),
                     gain=1.5,
@@ -135,8 +135,8 @@ def _implicit_product(conv: ConvProgram, device: DeviceFact, gain: float) -> Tra
         "implicit_product",
         "compute",
         "A convolution is a product of matrices: filters times patches of the image. Copy the patches of a block of "
-        "pixels into panels, never the whole matrix, and multiply in tiles of sums that stay in vector registers. A "
-        "loaded vector of pixels then serves several filters.",
+        "pixels into panels, never the whole matrix, and multiply in tiles of accumulators that stay in vector "
+        "registers. A loaded vector of pixels then serves several filters.",
         changes,
         ("rows", "vecs", "lanes"),
         gain=gain,

@@ -25,8 +25,8 @@ class ConvOptions(TileOptions, frozen=True):
     """The choices for a convolution kernel.
 
     Attributes:
-        structure: ``direct`` sums each pixel separately. ``rows`` adds multiples of image rows to rows of sums for
-            ``filters`` filters. ``tiles`` is an implicit GEMM with register tiles (:class:`Tiles`).
+        structure: ``direct`` sums each pixel separately. ``rows`` adds multiples of image rows to rows of accumulators
+            for ``filters`` filters. ``tiles`` is an implicit GEMM with register tiles (:class:`Tiles`).
         fused: Whether to pool ``pool_rows`` rows as soon as their inputs are ready, instead of in a second pass.
     """
 
@@ -105,7 +105,7 @@ def _loops(program: ConvProgram, options: ConvOptions) -> list[str]:
             *_row_done(program, options, "sums", "y * kOutWide"),
         ]
         body += ["for (long long m = m0; m < m1; ++m) {", *_each_row(inner), "}"]
-        note = "// Rows of filters [m0, m1): each pixel by itself."
+        note = "// Computes rows of filters [m0, m1), each pixel separately."
     else:
         inner = [
             "const int count = m1 - first < kFilters ? int(m1 - first) : kFilters;",
@@ -126,7 +126,7 @@ def _loops(program: ConvProgram, options: ConvOptions) -> list[str]:
         ]
         body = [f"constexpr int kFilters = {min(per, program.m)};", *body]
         body += ["for (long long first = m0; first < m1; first += kFilters) {", *_each_row(inner), "}"]
-        note = "// Rows of filters [m0, m1): each tap adds a multiple of a row of the image to the sums."
+        note = "// Computes rows of filters [m0, m1): each tap adds a multiple of an image row to the sums."
     head = (
         f"void block(const Tensors& t, long long b, long long m0, long long m1, long long n0, long long n1{extra}) {{"
     )

@@ -173,7 +173,9 @@ def _by_channels(program: ConvProgram, recipe: Recipe) -> bool:
 
 
 def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
-    """Return the plan of a kernel that builds octets; None if the recipe, device or problem needs a tiled kernel."""
+    """Return the plan of a kernel that builds octets. Return None if the recipe, device or problem needs a tiled
+    kernel.
+    """
     if recipe.choices["structure"] != cuda_octets_plan.STRUCTURE:
         return None
     if cuda_octets_plan.refusal(program, int(recipe.choices["arch"])) is not None:
@@ -182,7 +184,7 @@ def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
 
 
 def stream_of(program: ConvProgram, recipe: Recipe) -> StreamPlan | None:
-    """Return the plan of a kernel that streams down rows; None if the recipe, device or problem needs another
+    """Return the plan of a kernel that streams down rows. Return None if the recipe, device or problem needs another
     structure.
     """
     if recipe.choices["structure"] != stream_plan.STRUCTURE:

@@ -1,6 +1,6 @@
 """CUDA kernels for convolutions whose filters read one channel each, such as depthwise convolutions.
 
-Such a filter is too small a product for tiles or tensor cores, and memory limits the kernel.
+The product of such a filter is too small for tiles or tensor cores, and memory bandwidth limits the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRUCTURE = "channels"
 _MOST_TAPS = 49
 """Maximum number of taps of a filter, because a thread keeps the filter in registers."""
 _MOST_SUMS = 600
-"""Maximum number of multiply-adds of a thread, because the kernel unrolls its loops."""
+"""Maximum number of multiply-adds per thread, because the kernel unrolls its loops."""
 _CHOICES: Choices = {"structure": STRUCTURE, "rows": 8, "threads": 128}
 _OPENED = ("rows", "threads")
 _TEXT = (
@@ -37,8 +37,8 @@ _TEXT = (
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Whether each filter reads one channel and is small enough. An image with one channel is better on tensor
-    cores.
+    """Whether each filter reads one channel and is small enough. For an image with one channel, tensor cores are
+    faster.
     """
     return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 

@@ -1,4 +1,4 @@
-"""The CUDA kernel file of a convolution on tensor cores whose image operand is built in shared memory."""
+"""The CUDA kernel file of a tensor-core convolution that builds its image operand in shared memory."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ _MOST_STEPS = 40
 _MOST_PRODUCTS = 2048
 """Maximum number of tensor-core instructions in a chunk, because the kernel unrolls the instructions."""
 _OTHER_REGISTERS = 44
-"""Registers of a thread other than sums and fragments. With fewer registers, the compiler spills."""
+"""Registers per thread, not counting accumulators and fragments. With fewer registers, the compiler spills."""
 _TEAM_REGISTERS = 40
-"""Registers, other than sums and fragments, of a thread that loads no patches."""
+"""Registers per thread that loads no patches, not counting accumulators and fragments."""
 _LOADER_REGISTERS = 56
 """Registers of a thread that only loads patches."""
 
 
 class OctetPlan(Struct, frozen=True):
-    """The sizes of a kernel with octets, which ``conv_octets.cu.j2`` explains."""
+    """The sizes of a kernel with octets, as ``conv_octets.cu.j2`` explains them."""
 
     type: str
     parts: int
@@ -97,7 +97,7 @@ def first_choices(sms: int, *, wgmma: bool) -> Choices:
 
 
 def refusal(conv: ConvProgram, arch: int) -> str | None:
-    """Return why a kernel with octets does not support ``conv`` on the device, or None."""
+    """Return why a kernel with octets does not support ``conv`` on the device, or None if it does."""
     if arch < 80:
         return "the device has no tensor cores for bf16"
     if conv.k < 16 or conv.m < 8:
@@ -114,7 +114,9 @@ def _packed_elements(conv: ConvProgram) -> int:
 
 
 def resolve(conv: ConvProgram, choices: Choices) -> OctetPlan | None:
-    """Return the plan for ``choices``, with every knob clamped to a legal value; None if no plan fits the device."""
+    """Return the plan for ``choices``, with every knob clamped to a legal value. Return None if no plan fits the
+    device.
+    """
     arch, sms = int(choices["arch"]), max(1, int(choices["sms"]))
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
     kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
@@ -242,7 +244,7 @@ def _fitted(
 
 
 def _buffers(registers: int, lines: int, fragments: int, parts: int) -> int:
-    """Return the number of steps whose fragments fit in ``registers`` together with the sums."""
+    """Return the number of steps whose fragments fit in ``registers`` together with the accumulators."""
     return (registers - fragments * lines // 2) // (4 * fragments * parts)
 
 
@@ -255,7 +257,7 @@ def filter_lines(filters: int, most: int) -> int:
 
 
 def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
-    """Return the octet shape with the least padding along k. Among equals, prefer few bank conflicts, small patches,
+    """Return the octet shape with the least padding along k. Among equals, prefer few bank conflicts, small patches and
     wide rows.
     """
 
@@ -276,10 +278,10 @@ def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
 
 
 def geometry_of(conv: ConvProgram, pixels: int, rows: int) -> _Geometry | None:
-    """Return tiles of at most ``pixels`` pixels; None if no pooling window fits.
+    """Return tiles of at most ``pixels`` pixels, or None if no pooling window fits.
 
     Args:
-        rows: Rows of a tile, or 0 for tiles of adjacent pixels if the image is narrow enough.
+        rows: The number of rows per tile, or 0 for tiles of adjacent pixels if the image is narrow enough.
     """
     if conv.pool is None:
         if not rows and conv.size[1] <= pixels // 2:
@@ -305,13 +307,15 @@ def geometry_of(conv: ConvProgram, pixels: int, rows: int) -> _Geometry | None:
 
 
 def _flat_rows(conv: ConvProgram, pixels: int) -> int:
-    """Return the maximum number of rows that ``pixels`` adjacent pixels touch, from a multiple of ``pixels`` on."""
+    """Return the maximum number of rows that ``pixels`` adjacent pixels touch if they start at a multiple of
+    ``pixels``.
+    """
     wide = conv.size[1]
     return max((min(first + pixels, conv.n) - 1) // wide - first // wide + 1 for first in range(0, conv.n, pixels))
 
 
 def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair, geometry: _Geometry) -> int:
-    """Return the elements per load of an octet's row. All elements of a load are inside the image, or all are
+    """Return the number of elements per load of an octet's row. All elements of a load are inside the image, or all are
     outside.
     """
     if conv.strides[3] != 1:

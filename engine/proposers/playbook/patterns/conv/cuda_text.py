@@ -19,7 +19,7 @@ class Patch(Struct, frozen=True):
 
 
 def patch_of(program: ConvProgram, columns: int) -> Patch | None:
-    """Return the largest patch of at most ``columns`` pixels, as square as possible; None if no window fits."""
+    """Return the largest patch of at most ``columns`` pixels, as square as possible, or None if no window fits."""
     pool = program.pool
     if pool is None:
         return None

@@ -38,11 +38,13 @@ class Pool(Struct, frozen=True):
 
 
 class ConvProgram(Program, frozen=True):
-    """``filters`` filters over ``channels`` channels of ``image``, in ``groups``, with ``size`` pixels each.
+    """A convolution of ``channels`` channels of ``image`` with ``filters`` filters, in ``groups`` groups. Each filter
+    yields ``size`` pixels.
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
-    contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. The only
-    store of ``before`` is ``ACC``. ``chain`` computes the outputs from a pooled value or, without pooling, from a sum.
+    contiguous, in the order (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a
+    sum. The only store of ``before`` is ``ACC``. ``chain`` computes the outputs from a pooled value or, without
+    pooling, from a sum.
     """
 
     x: str

@@ -25,7 +25,7 @@ class CppCopies(Template):
     language = "cpp"
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
-        text = "Copy one run of the output after the other; threads share the runs."
+        text = "Copy the output run by run. Threads share the runs."
         plain = "Copy the output run by run on one core."
         found = [Start("plain", plain, Recipe(self.name, {"parallel": False}))]
         if device.cores > 1:
@@ -76,7 +76,7 @@ def _bfloat16_bits(number: float) -> int:
 
 
 def digits(axes: tuple[Axis, ...], index: str, long: str) -> list[tuple[Axis, str]]:
-    """Return each axis with a C expression: the axis's index in element number ``index``."""
+    """Return each axis with a C expression for the position of element number ``index`` along the axis."""
     found = []
     inner = 1
     for place, axis in reversed(list(enumerate(axes))):

@@ -117,7 +117,7 @@ def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
 
 
 def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] | None:
-    """Return the parts of ``node``; None if ``node`` does more than copy."""
+    """Return the parts of ``node``, or None if ``node`` does more than copy."""
     layout = layout_of(node.name, nodes)
     shape = tuple(int(size) for size in node.shape or ())
     if layout is not None:

@@ -14,9 +14,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import ops_of
 from engine.proposers.playbook.transformations import cpp as shared
 
 _BLOCKS_PER_CORE = 2
-"""The number of blocks with which a core has enough work."""
+"""Minimum number of blocks per core that gives each core enough work."""
 _ROWS, _COL_TILES = 12, 4
-"""The most rows of a tile in a first kernel, and tiles per row of a block."""
+"""Maximum number of rows per tile in a first kernel, and number of tiles per row of a block."""
 
 
 class CppMatmul(Template):
@@ -42,7 +42,7 @@ class CppMatmul(Template):
         rows = Start(
             "rows_of_sums",
             "Use three nested loops with the columns innermost. Each k adds a multiple of a row of the right operand "
-            "to a row of sums, so that the kernel reads memory in order. The kernel runs on one core, without "
+            "to a row of accumulators, so that the kernel reads memory in order. The kernel runs on one core, without "
             "blocking.",
             Recipe(self.name, choices_of(MatmulOptions(structure="rows"))),
         )
@@ -58,9 +58,9 @@ class CppMatmul(Template):
                 Transformation(
                     "rows_of_sums",
                     "memory",
-                    "For each output, the loop over k walks down a column of the right operand and touches a new "
-                    "cache line at each step. Interchange the loops: for each k, add a multiple of a whole row of the "
-                    "right operand to a row of sums. The kernel then reads memory in order, and the compiler can "
+                    "For each output, the loop over k walks down a column of the right operand and touches a new cache "
+                    "line at each step. Interchange the loops: for each k, add a multiple of a whole row of the right "
+                    "operand to a row of accumulators. The kernel then reads memory in order, and the compiler can "
                     "vectorize the loop.",
                     {"structure": "rows"},
                     ("chunk",),
@@ -115,7 +115,7 @@ def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
 
 
 def _row_tiles(product: MatmulProgram, block_cols: int, cores: int) -> int:
-    """Return 32 or 16 row tiles per block if that leaves enough blocks for all cores, or 8."""
+    """Return 32 or 16 row tiles per block if that leaves enough blocks for all cores. Otherwise, return 8."""
     for row_tiles in (32, 16):
         blocks = product.batch * -(-product.m // (row_tiles * _ROWS)) * -(-product.n // block_cols)
         if blocks >= _BLOCKS_PER_CORE * cores:

@@ -1,4 +1,4 @@
-"""C++ kernel files for matmuls, with three nested loops, rows of sums, or register tiles."""
+"""C++ kernel files for matmuls, with three nested loops, rows of accumulators, or register tiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MatmulOptions(TileOptions, frozen=True):
 
     Attributes:
         structure: ``dots`` sums each output separately. ``rows`` adds multiples of rows of the right operand to a row
-            of ``chunk`` sums. ``tiles`` uses register tiles (:class:`Tiles`).
+            of ``chunk`` accumulators. ``tiles`` uses register tiles (:class:`Tiles`).
     """
 
     structure: Literal["dots", "rows", "tiles"] = "dots"
@@ -85,7 +85,7 @@ def _loops(program: MatmulProgram, options: MatmulOptions) -> list[str]:
             "  finish(t, (b * kM + m) * kN + n, n, sum);",
             "}",
         ]
-        note = "// Row m of product b: one sum after the other."
+        note = "// Computes row m of product b, one sum at a time."
     else:
         body = [
             *matrices,
@@ -99,7 +99,7 @@ def _loops(program: MatmulProgram, options: MatmulOptions) -> list[str]:
             "  for (long long j = 0; j < count; ++j) finish(t, (b * kM + m) * kN + n0 + j, n0 + j, sums[j]);",
             "}",
         ]
-        note = "// Row m of product b: a row of sums, to which each k adds a multiple of a row of the right operand."
+        note = "// Computes row m of product b: each k adds a multiple of a row of the right operand to a row of sums."
     return [*head, note, "inline void row(const Tensors& t, long long b, long long m) {", *indent(body), "}"]
 
 

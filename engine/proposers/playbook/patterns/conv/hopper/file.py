@@ -118,10 +118,10 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """Return the work on a row's results after each group of the next row's products.
+    """Return the tasks for a row's results that follow each group of the next row's products.
 
     Args:
-        filters: Filters per step in which a team writes the staging buffer.
+        filters: The number of filters per step when a team writes the staging buffer.
     """
     passes, steps, many = plan.lines // plan.stage_filters, plan.stage_filters // filters, len(plan.products)
     found: list[list[Task]] = []

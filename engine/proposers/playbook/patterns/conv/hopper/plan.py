@@ -15,16 +15,15 @@ STRUCTURE = "stream"
 _TILE = 64
 """Pixels per product: a warpgroup's rows in wgmma."""
 _LEAST_USE = 0.4
-"""The smallest share of a product's pixels that may be results. Below this share, tiles of adjacent pixels waste less.
-"""
+"""Minimum share of a product's pixels that are results. Below this share, tiles of adjacent pixels waste less."""
 _MOST_PRODUCTS = 512
 """Maximum number of products per row, because the kernel unrolls the products."""
 _OTHER_REGISTERS = 44
-"""Registers of a consumer thread other than sums. With fewer registers, the compiler spills."""
+"""Registers per consumer thread, not counting accumulators. With fewer registers, the compiler spills."""
 _REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
-"""Registers of a consumer and of a producer thread, by (teams, loaders); 0 keeps the compiler's number. Together, they
-must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8). With more
-registers, the block waits forever.
+"""Registers per consumer thread and per producer thread, by (teams, loaders). 0 keeps the compiler's number. The
+block's total must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8).
+With a larger total, the block waits forever.
 """
 _BARRIERS_BYTES = 512
 _TABLE_BYTES = 2048
@@ -104,7 +103,7 @@ def first_choices(sms: int) -> Choices:
 
 
 def refusal(conv: ConvProgram, arch: int) -> str | None:
-    """Return why a kernel that streams down rows does not support ``conv`` on the device, or None."""
+    """Return why a kernel that streams down rows does not support ``conv`` on the device, or None if it does."""
     if arch != 90:
         return "the device has no wgmma instructions"
     if conv.k < 32 or conv.m < 8:
@@ -148,7 +147,9 @@ def _strip(conv: ConvProgram) -> tuple[int, float]:
 
 
 def resolve(conv: ConvProgram, choices: Choices) -> StreamPlan | None:
-    """Return the plan for ``choices``, with every knob clamped to a legal value; None if no plan fits the device."""
+    """Return the plan for ``choices``, with every knob clamped to a legal value. Return None if no plan fits the
+    device.
+    """
     for lines in dict.fromkeys((int(choices["lines"]), 96, 64, 48, 32)):
         if lines <= int(choices["lines"]):
             for teams in (2, 1):
@@ -231,8 +232,8 @@ def _plane(slots: int, phase_row: int, pixel_x: int) -> int:
 
 
 def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair, Pair, Pair]:
-    """Return the distance of octets in the image, the octets of a filter, and the distances of taps and pixels in
-    octets.
+    """Return the distance between octets in the image, the number of octets per filter, and the distances between taps
+    and between pixels, in octets.
     """
     grain, taps, tap_step, pixel_step = [], [], [], []
     for size, part, stride, dilation in zip(conv.kernel, octet[1:], conv.stride, conv.dilation, strict=True):
@@ -250,7 +251,9 @@ def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair
 
 
 def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int) -> tuple[Step, ...] | None:
-    """Return pairs of octets in one slot, whose distance is the same everywhere in the ring."""
+    """Pair the octets of each slot, so that the distance within a pair is the same everywhere in the ring. Return None
+    if a slot has only one octet.
+    """
     found = []
     for slot in range(window):
         octets = [
@@ -286,7 +289,7 @@ def _products(steps: tuple[Step, ...], parts: int) -> tuple[tuple[Product, ...],
 
 
 def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair) -> int:
-    """Return the maximum elements per load of an octet's row that is legal for every image size."""
+    """Return the maximum number of elements per load of an octet's row that is legal for every image size."""
     if conv.strides[3] != 1:
         return 1
     rim = 0 if conv.pool is None else conv.pool.padding[1] * conv.stride[1]
