@@ -132,7 +132,9 @@ def _sources(program: MatmulProgram) -> tuple[Source, Source]:
 
 
 def _operand(matrix: Matrix, line_stride: int, k_stride: int, lines: int, depth: int) -> Operand:
-    """Return an operand's contiguous direction and its elements per load: 16 bytes if all addresses allow it."""
+    """Return an operand's contiguous direction and the number of elements per load. A load has 16 bytes if all
+    addresses allow it.
+    """
     if 1 not in (k_stride, line_stride):
         return Operand("", 1)
     extent, other = _run(line_stride, k_stride, lines, depth)
@@ -143,7 +145,7 @@ def _operand(matrix: Matrix, line_stride: int, k_stride: int, lines: int, depth:
 
 
 def _addresses(matrix: Matrix, extent: int, other: int) -> tuple[int, ...]:
-    """Return the sizes and distances that must be multiples of the elements per load."""
+    """Return the sizes and distances that must be multiples of the number of elements per load."""
     return (extent, other, matrix.offset, *(step for _, step in matrix.batch))
 
 

@@ -1,4 +1,4 @@
-"""CUDA kernels for products of a matrix and a vector, in which memory is the limit."""
+"""CUDA kernels for products of a matrix and a vector, which memory bandwidth limits."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ STRUCTURE = "vector"
 _THREADS = 256
 """Number of threads per block."""
 _BLOCKS_PER_SM = 2
-"""Minimum blocks per multiprocessor that hide the latency of loads. With fewer blocks, other kernels are faster."""
+"""Minimum number of blocks per multiprocessor that hides the latency of loads. With fewer blocks, other kernels are
+faster.
+"""
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
 """A sum of at least this many terms gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
-    "Memory limits the product of a matrix and a vector. Let a team of threads read several lines of the matrix at a "
-    "time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
+    "Memory bandwidth limits the product of a matrix and a vector. Let a team of threads read several lines of the "
+    "matrix at a time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
 )
 
 

@@ -15,7 +15,7 @@ ARCH = "sm_90a"
 DEPTH = 64
 """The depth of a tile in elements: rows of 128 bytes, the widest swizzle."""
 SLABS = 2
-"""The number of buffers, of 64 rows of 128 bytes, through which a consumer stores its results."""
+"""The number of buffers through which a consumer stores its results. Each buffer has 64 rows of 128 bytes."""
 WITHOUT_TENSOR_CORES: Choices = {
     "structure": "tiles", "bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8, "vector": True, "copy": "async",
     "stages": 3, "group": 8,
@@ -28,11 +28,13 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 """The legal numbers of parts into which a kernel splits sums along k."""
 _TILES = ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
 _OUTPUTS_PER_CYCLE = 32
-"""Outputs of a tile per cycle in a step of 64 k, at 4096 half-precision operations per cycle and multiprocessor."""
+"""Number of outputs for which a multiprocessor computes a step of 64 k per cycle, at 4096 half-precision operations per
+cycle.
+"""
 _LOAD_CYCLES = 1.5
 """Additional cycles of a step per row and column of a tile, because small tiles load more per output."""
 _COMBINE_CYCLES = 8000
-"""The cost, in cycles, of a second kernel that adds up the parts of sums."""
+"""The cost, in cycles, of a second kernel that adds the partial sums."""
 _BYTES_PER_CYCLE = 2500
 """Bytes per cycle that an H200 moves to and from device memory."""
 _MOST_BATCH_DIMENSIONS = 3
@@ -70,7 +72,9 @@ class Plan(Struct, frozen=True):
 
 
 def refusal(program: MatmulProgram, arch: str) -> str | None:
-    """Return why wgmma does not support ``program`` on ``arch``, as a clause that completes "because ...", or None."""
+    """Return why wgmma does not support ``program`` on ``arch``, as a clause that completes "because ...". Return None
+    if wgmma supports ``program``.
+    """
     if arch != ARCH:
         return f"wgmma needs {ARCH}"
     if program.m < 16 or program.n < 16 or program.k < 16:

@@ -34,7 +34,7 @@ _MAP_TYPES = {
     "bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
 }
 _PARTS = "reinterpret_cast<float*>(static_cast<char*>(workspace) + packed_bytes)"
-"""The C expression of the address of partial sums in the workspace."""
+"""The C expression for the address of partial sums in the workspace."""
 _WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 _SHORT_OPS = frozenset({"load", "const", "add", "sub", "mul", "neg", "abs", "max", "min"})
 _MOST_VALUES = 12
@@ -88,7 +88,7 @@ class View(Struct, frozen=True):
         inner: The distance in bytes between chunks of 64 lines, in a tile that is not contiguous along k.
         step: The distance in bytes between steps of 16 k.
         sizes, strides, box, base: The tensor map.
-        packing: How to pack the operand; None if the tensor map describes the tensor itself.
+        packing: How to pack the operand, or None if the tensor map describes the tensor itself.
     """
 
     name: str

@@ -86,7 +86,7 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
                 "split_sums",
                 "parallelism",
                 "There are fewer tiles than multiprocessors. Give each tile to several blocks that sum over parts of "
-                "k, and let a second kernel add up the parts.",
+                "k, and let a second kernel add the partial sums.",
                 {"splits": 2},
                 ("splits", "bm", "bn"),
                 gain=1.3,

@@ -50,7 +50,8 @@ class Operand(Struct, frozen=True):
 
 
 class MatmulProgram(Program, frozen=True):
-    """``a`` (m x k) times ``b`` (k x n) for each of ``batch``, then ``chain`` over batch x m x n elements.
+    """The product of ``a`` (m x k) and ``b`` (k x n) for each of ``batch`` pairs, then ``chain`` over batch x m x n
+    elements.
 
     ``size_assertions``: lines of C that stop the build at sizes that a kernel does not support.
     """
@@ -70,7 +71,7 @@ class MatmulProgram(Program, frozen=True):
 
 
 def batch_text(atoms: Atoms, index: str) -> str:
-    """Return the C expression for the offset that batch ``index`` adds to an address; "" if the offset is 0."""
+    """Return the C expression for the offset that batch ``index`` adds to an address, or "" if the offset is 0."""
     terms: list[str] = []
     inner = 1
     for place, (size, step) in reversed(list(enumerate(atoms))):

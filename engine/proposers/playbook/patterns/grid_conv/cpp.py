@@ -14,7 +14,9 @@ from engine.proposers.playbook.patterns.grid_conv.program import as_grid_conv
 from engine.proposers.playbook.transformations import cpp as shared
 
 _ROWS = 8
-"""Filters per tile of the first kernel. Most problems have a multiple of 8 filters, and 16 sums fit in registers."""
+"""Filters per tile of the first kernel. Most problems have a multiple of 8 filters, and 16 accumulators fit in
+registers.
+"""
 _MOST_TAPS = 4096
 """Maximum number of taps of a kernel, because the source lists all taps."""
 

@@ -61,7 +61,7 @@ class CudaGridConv(Template):
                 Transformation(
                     "fp16_tensor_cores",
                     "precision",
-                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. Rounding "
+                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. Rounding "
                     "takes a third of the products and half the traffic. The relative error rises to about 1e-3, and "
                     "numbers above 65504 become infinite.",
                     {"arithmetic": "fp16"},
@@ -111,7 +111,9 @@ def _text(conv: GridConvProgram) -> str:
         "tap is then a constant distance on this line, so tensor cores multiply shifted tiles without bounds checks."
     )
     if conv.transposed and max(conv.stride) > 1:
-        text += " Split the outputs by their remainder modulo the stride: each phase is a dense convolution."
+        text += (
+            " Split the outputs into phases by their positions modulo the stride. Each phase is a dense convolution."
+        )
     if conv.dtype == "float32":
         text += " Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5."
     return text

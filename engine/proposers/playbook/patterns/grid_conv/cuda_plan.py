@@ -13,21 +13,21 @@ from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
 
 STRUCTURE = "grid"
 PIECES = 8
-"""Number of 16-byte pieces in a tile's line in shared memory, which a swizzle of 128 bytes covers."""
+"""Number of 16-byte pieces per line of a tile in shared memory. A swizzle of 128 bytes covers one line."""
 _OCTET = 8
 _MOST_OCTETS = 12000
-"""Maximum number of octets of a sum, because shared memory holds their distances."""
+"""Maximum number of octets per sum, because shared memory holds the distances of all octets."""
 _STATIC_BYTES = 1024
 _MOST_SPAN = 4
 """Taps along x may enlarge a tile of the image by at most the reciprocal of this number."""
 _LEAST_BLOCKS = 1024
 """Minimum number of blocks before a block computes several tiles, enough for a few waves on all multiprocessors."""
 _OTHER_REGISTERS = 80
-"""Registers of a thread other than its sums."""
+"""Registers per thread, not counting the accumulators."""
 
 
 class GridPlan(Struct, frozen=True):
-    """The sizes of a kernel on tensor cores, which ``grid_conv.cu.j2`` explains."""
+    """The sizes of a kernel on tensor cores, as ``grid_conv.cu.j2`` explains them."""
 
     grid: Grid
     type: str
@@ -63,7 +63,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def per_chunk(self) -> int:
-        """Number of octets of a sum in a line of a tile."""
+        """Number of a sum's octets per line of a tile."""
         return PIECES // self.parts
 
     @property
@@ -72,7 +72,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def first_steps(self) -> tuple[int, ...]:
-        """For each phase, the number of steps before it; then the total number of steps."""
+        """The number of steps before each phase, followed by the total number of steps."""
         found = [0]
         for many in self.steps:
             found.append(found[-1] + many)
@@ -94,7 +94,7 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
 
 
 def refusal(conv: GridConvProgram, arch: int) -> str | None:
-    """Return why the kernel on tensor cores does not support ``conv`` on the device, or None."""
+    """Return why the kernel on tensor cores does not support ``conv`` on the device, or None if it does."""
     if arch < 80:
         return "the device has no tensor cores for bf16"
     grid = grid_of(conv)
@@ -107,7 +107,7 @@ def refusal(conv: GridConvProgram, arch: int) -> str | None:
 
 
 def _octets(conv: GridConvProgram, grid: Grid) -> tuple[int, int]:
-    """Return the octets of a position's channels, and an upper bound on the octets of a sum."""
+    """Return the number of octets per position, and an upper bound on the number of octets per sum."""
     channels = -(-conv.group_channels // _OCTET)
     return channels, channels * prod(max(map(len, axis.phases)) for axis in grid.axes)
 

@@ -51,7 +51,7 @@ class Axis(Struct, frozen=True):
 
 
 class Grid(Struct, frozen=True):
-    """The three axes, ordered depth, height, width, and the line of positions that all images form."""
+    """The line of positions that all images form, and its three axes in the order depth, height, width."""
 
     axes: tuple[Axis, Axis, Axis]
     images: int
@@ -74,7 +74,7 @@ class Grid(Struct, frozen=True):
         return prod(len(axis.residues) for axis in self.axes)
 
     def distance(self, shifts: tuple[int, int, int]) -> int:
-        """Return the distance, in positions, of three shifts together."""
+        """Return the distance, in positions, to which three shifts add up."""
         return (shifts[0] * self.axes[1].pitch + shifts[1]) * self.axes[2].pitch + shifts[2]
 
     @property

@@ -13,15 +13,16 @@ from engine.proposers.playbook.patterns.conv.program import CONVOLUTION, operand
 MOST_DIMENSIONS = 3
 
 Triple = tuple[int, int, int]
-"""One number per dimension, ordered depth, height, width. Missing dimensions have size 1."""
+"""One number per dimension, in the order depth, height, width. Missing dimensions have size 1."""
 
 
 class GridConvProgram(Program, frozen=True):
-    """``filters`` filters over ``channels`` channels of ``image``, in ``groups``, with ``size`` outputs each.
+    """A convolution of ``channels`` channels of ``image`` with ``filters`` filters, in ``groups`` groups. Each filter
+    yields ``size`` outputs.
 
     Element (c, z, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights
-    are contiguous: (filter, channel of the group, taps), or (channel, filter of the group, taps) if ``transposed``.
-    ``chain`` computes the problem's outputs from a sum.
+    are contiguous, in the order (filter, channel of the group, taps), or (channel, filter of the group, taps) if
+    ``transposed``. ``chain`` computes the problem's outputs from a sum.
     """
 
     x: str

@@ -95,7 +95,7 @@ class _Cut:
                     self.names[name] = self._placeholder(Source(base, offset), node)
                     return
             elif not is_constant(graph.nodes[base]) and base not in self.members:
-                raise Unsupported(f"a group needs {base} before it exists")
+                raise Unsupported(f"a group needs {base} before any group has computed it")
         self._copy(name)
 
     def _copy(self, name: str) -> None:

@@ -49,7 +49,7 @@ class Graph:
             self.consumers.setdefault(self.base(name), set()).add(OUTPUT)
 
     def tensor(self, name: str) -> TensorSpec | None:
-        """Return the problem's tensor behind the placeholder ``name``; None for a computed node."""
+        """Return the problem's tensor behind the placeholder ``name``, or None for a computed node."""
         return self._tensors.get(self.nodes[name].target) if self.nodes[name].op == "placeholder" else None
 
     def is_view(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class Graph:
         return self._units.get(name, frozenset({name}))
 
     def layout(self, name: str, base: str) -> Layout | None:
-        """Return the layout of ``name`` in the contiguous tensor ``base``; None if a layout cannot express it."""
+        """Return the layout of ``name`` in the contiguous tensor ``base``, or None if no layout can express it."""
         if self.base(name, (base,)) != base:
             return None
         nodes = {one: self.nodes[one] for one in self.chain(name, (base,))}
@@ -94,7 +94,7 @@ class Graph:
             return None
 
     def offset(self, name: str, base: str) -> int | None:
-        """Return the offset of ``name`` in the contiguous ``base``; None if the elements of ``name`` are not
+        """Return the offset of ``name`` in the contiguous ``base``, or None if the elements of ``name`` are not
         contiguous.
         """
         layout, shape = self.layout(name, base), self.nodes[name].shape

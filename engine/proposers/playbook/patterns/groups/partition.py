@@ -31,7 +31,9 @@ concatenation may have hundreds of operands, and each try takes about 10 ms.
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
 """Compute-heavy operators. No pattern supports more than two of them."""
 FLOPS_PER_BYTE = 20.0
-"""Number of operations that take as long as the transfer of a byte: between fp32 and tensor cores on current GPUs."""
+"""Number of operations that take as long as the transfer of a byte. On current GPUs, the number is lower for fp32 units
+and higher for tensor cores.
+"""
 
 Recognized = tuple[str, Program, Template]
 
@@ -185,7 +187,7 @@ class _Partition:
         return sum(self.graph.nodes[name].target in HEAVY for name in members)
 
     def _try(self, members: frozenset[str], done: Set[str] | None = None) -> tuple[Group | None, str]:
-        """Return the group of ``members`` if a pattern recognizes the group, otherwise the reason.
+        """Return the group of ``members``, or the reason why no pattern recognizes the group.
 
         Args:
             done: The tensors that exist. By default, the tensors that steps have computed.

@@ -36,7 +36,8 @@ class Kind(Struct, frozen=True):
 
     Attributes:
         times: How many groups the kernel computes.
-        cost: The memory traffic of these groups in bytes, plus the bytes that take as long as their arithmetic.
+        cost: The memory traffic of these groups in bytes, plus the number of bytes whose transfer takes as long as the
+            arithmetic.
     """
 
     spec: ProblemSpec
@@ -56,8 +57,8 @@ class Step(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All steps of a problem, in order. ``bound`` maps nodes to the problem's tensors, ``offsets`` other nodes to the
-    workspace.
+    """All steps of a problem, in order. ``bound`` maps nodes to the problem's tensors, and ``offsets`` maps other nodes
+    to the workspace.
     """
 
     kinds: tuple[Kind, ...]

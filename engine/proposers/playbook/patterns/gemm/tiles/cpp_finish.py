@@ -50,7 +50,7 @@ def preamble(
 ) -> list[str]:
     """Return the types and helpers that ``finish`` and vector code need. If ``lanes`` is 1, the code is scalar.
 
-    ``transposes``: whether the code transposes squares of numbers.
+    ``transposes``: whether the code transposes square blocks.
     """
     ops = ops_of(*chains)
     if lanes == 1:
@@ -64,8 +64,8 @@ def preamble(
 
 @cache
 def _vectors(spread: bool, transposes: bool, lanes: int) -> str:
-    """Return types, loads and stores of vectors, ``spread`` if a kernel stores one number to all lanes, and
-    ``transpose``.
+    """Return the types, loads and stores of vectors. Include ``spread`` if a kernel stores one number to all lanes, and
+    ``transpose`` if it transposes square blocks.
     """
     code = f"store({' spread(' if spread else ''}{' transpose(' if transposes else ''}"
     return render("_vectors.cpp.j2", code=code, lanes=lanes)
@@ -132,7 +132,7 @@ def _varies(chain: PointwiseProgram, value: int) -> bool:
 
 
 def _load(tensor: str, access: Access, numel: int, cols: int, lanes: int) -> str:
-    """Return the expression of a load for output ``i`` in column ``n``."""
+    """Return the C expression that loads an element for output ``i`` in column ``n``."""
     inner, count = access.inner, access.count
     if count == 1:
         return f"t.{tensor}[0]"

@@ -1,7 +1,7 @@
 """A product in C++ with register tiles over packed panels, with GCC's vector extensions.
 
-Matmuls and convolutions share this code, but pack the right operand's panels (``Right``) and use finished blocks
-differently.
+Matmuls and convolutions share this code. They differ in how they pack the right operand's panels (``Right``) and in how
+they use finished blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_PASS = 2048
 
 
 class Tiles(Struct, frozen=True):
-    """A tile of ``rows`` x (``vecs`` * ``lanes``) sums that stay in registers.
+    """A tile of ``rows`` x (``vecs`` * ``lanes``) accumulators that stay in registers.
 
     Attributes:
         depth: Steps of k per pass over a block; 0 means all steps.
@@ -48,7 +48,7 @@ class Tiles(Struct, frozen=True):
 
 
 class TileOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The choices of every C++ template with register tiles. The first choices define :class:`Tiles`."""
+    """The choices of every C++ template with register tiles. The choices up to ``prefetch`` define :class:`Tiles`."""
 
     rows: int = 6
     vecs: int = 2
@@ -139,7 +139,7 @@ def tile_function(tiles: Tiles, left: Left, several: bool) -> list[str]:
         ]
     ahead = ["__builtin_prefetch(row + 4 * step);"] if tiles.prefetch else []
     return [
-        "// One tile: kRows x kCols sums over depth steps of k, kept in registers, then written to sums.",
+        "// Computes one tile: keeps kRows x kCols sums over depth steps of k in registers, then writes them to sums.",
         f"inline void tile({parameter}, const float* b, long long step, long long depth, float* sums"
         f"{', bool first' if several else ''}) {{",
         *indent(begin),
@@ -170,7 +170,7 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
     """Return the functions ``pack_panel`` for the right operand and, if the left operand is packed, ``pack_rows``."""
     whole = ("long long", "long long", "long long", "long long", "long long")
     lines = function(
-        "Columns [n, n + kCols) of rows [k0, k0 + depth) of the right operand, zeros from column n1 on.",
+        "Columns [n, n + kCols) of rows [k0, k0 + depth) of the right operand, with zeros from column n1 on.",
         "void",
         "pack_panel",
         [("const Tensors&", "t"), *zip(whole, ("b", "k0", "depth", "n", "n1"), strict=True), ("float*", "panel")],
@@ -178,7 +178,7 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
     )
     if tiles.pack_a:
         lines += [
-            "// Rows [m, m + kRows) of columns [k0, k0 + depth) of the left operand, zeros from row m1 on.",
+            "// Rows [m, m + kRows) of columns [k0, k0 + depth) of the left operand, with zeros from row m1 on.",
             "inline void pack_rows(const float* a, long long k0, long long depth, long long m, long long m1, "
             "float* panel) {",
             "  for (int r = 0; r < kRows; ++r) {",
@@ -192,7 +192,8 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
 
 
 def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list[str], extra: str = "") -> list[str]:
-    """Return the function ``block``, which computes at most a block: rows [m0, m1) by columns [n0, n1) of matrix ``b``.
+    """Return the function ``block``, which computes rows [m0, m1) by columns [n0, n1) of matrix ``b``: at most one
+    block.
 
     Args:
         results: Statements for row ``r`` of a tile. The statements can use ``m``, ``n``, ``row`` (the row's sums) and
@@ -272,8 +273,8 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
 
 
 def finish_row(index: str, function: str = "finish", more: str = "") -> list[str]:
-    """Return statements for a row of a finished tile: vectors, then single elements. ``index`` is the row's first
-    output.
+    """Return statements for a row of a finished tile: vectors, then single elements. ``index`` is a C expression for
+    the index of the row's first output.
     """
     return [
         f"const long long i = {index};",

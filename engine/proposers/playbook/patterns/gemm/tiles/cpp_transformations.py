@@ -15,15 +15,15 @@ ten others.
 """
 
 _LONG_SUM = 512
-"""Steps of k from which a panel of two vectors does not stay in the first-level cache."""
+"""Number of steps of k from which a panel of two vectors no longer fits in the L1 cache."""
 
 
 def register_tiles(changes: Choices, gain: float) -> Transformation:
     return Transformation(
         "register_tiles",
         "compute",
-        "Each multiply-add costs about one load. Keep a tile of sums in vector registers: a few rows by one or two "
-        "vectors of columns. A loaded vector then serves all rows, a loaded number serves all columns, and no "
+        "Each multiply-add costs about one load. Keep a tile of accumulators in vector registers: a few rows by one or "
+        "two vectors of columns. A loaded vector then serves all rows, a loaded number serves all columns, and no "
         "multiply-add waits for the previous one.",
         changes,
         ("rows", "vecs", "lanes"),
@@ -33,7 +33,7 @@ def register_tiles(changes: Choices, gain: float) -> Transformation:
 
 
 def lanes_of(device: DeviceFact, columns: int) -> int:
-    """Return the lanes of a tile's vectors, for an output with this many columns."""
+    """Return the number of lanes per vector of a tile, for an output with ``columns`` columns."""
     return usual_lanes(device) if columns > 8 else 8
 
 
@@ -78,8 +78,8 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: i
             Transformation(
                 "block_depth",
                 "memory",
-                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes so "
-                "that a panel fits in this cache, and keep the block's partial sums between passes.",
+                "Panels over the whole sum do not fit in the L1 cache. Cut the sum over k into passes so that a panel "
+                "fits in this cache, and keep the block's partial sums between passes.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
                 gain=1.2 if depth >= _LONG_SUM else 1.05,
@@ -95,8 +95,8 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: i
             Transformation(
                 "prefetch_rows",
                 "latency",
-                "Prefetch the right operand's row a few steps of k ahead, so that the row is in the first-level "
-                "cache when the tile needs it.",
+                "Prefetch the right operand's row a few steps of k ahead, so that the row is in the L1 cache when the "
+                "tile needs it.",
                 {"prefetch": True},
                 ("prefetch",),
                 gain=1.03,
@@ -110,8 +110,8 @@ def larger_tiles() -> Transformation:
     return Transformation(
         "larger_tiles",
         "compute",
-        "Some vector registers are unused. A larger tile keeps more sums in flight, which hides the latency of the "
-        "multiply-add, and needs fewer loads per sum.",
+        "Some vector registers are unused. A larger tile keeps more multiply-adds in flight, which hides their "
+        "latency. It also needs fewer loads per output.",
         {"rows": 12},
         ("rows", "vecs"),
         gain=1.25,

@@ -17,7 +17,7 @@ _SHARED_KB = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 22
 _MOST_THREADS = 1024
 _NAIVE_THREADS = 256
 PATCH_FLOATS = 16 * 20
-"""Number of floats of shared memory with which a warp distributes a fragment of sums."""
+"""Number of floats of shared memory through which a warp distributes an accumulator fragment."""
 _MOST_FRAGMENTS = 16  # Each fragment uses 8 registers.
 
 
@@ -114,8 +114,8 @@ def resolve(choices: Choices, a: Operand, b: Operand, element_bytes: int, reserv
     """Return the plan for ``choices``. Adjust choices that the device or the shapes do not allow.
 
     Args:
-        reserved_per_result: Bytes of shared memory per output of a tile that pooling needs after the sums. Pooling
-            reuses the tiles' memory.
+        reserved_per_result: Bytes of shared memory that pooling needs per output of a tile, once the sums are complete.
+            Pooling reuses the tiles' memory.
     """
     arch = int(choices["arch"])
     structure: Structure = "tensor" if choices["structure"] == "tensor" else (

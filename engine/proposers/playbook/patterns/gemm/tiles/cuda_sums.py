@@ -67,7 +67,7 @@ struct Sums {
 """
 _FRAGMENTS = """\
 namespace wmma = nvcuda::wmma;
-// Fragments of 16 x 16 sums per warp, on tensor cores$precision.
+// Fragments of 16 x 16 fp32 accumulators per warp, on tensor cores$precision.
 struct Sums {
     static constexpr int WM = $wm, WN = $wn, DEPTH = $depth, FM = BM / WM / 16, FN = BN / WN / 16;
     using Left = wmma::fragment<wmma::matrix_a, 16, 16, DEPTH, $operand, wmma::$a_order>;
@@ -159,7 +159,7 @@ def sums_in_fragments(plan: Plan, dtype: str) -> str:
     operand = {"float32": "wmma::precision::tf32", "float16": "__half", "bfloat16": "__nv_bfloat16"}[dtype]
     return fill(
         _FRAGMENTS,
-        precision=": operands rounded to TF32 (10 bits of mantissa), sums in fp32" if tf32 else ", sums in fp32",
+        precision=", with operands rounded to TF32 (10 bits of mantissa)" if tf32 else "",
         wm=plan.wm,
         wn=plan.wn,
         depth=8 if tf32 else 16,

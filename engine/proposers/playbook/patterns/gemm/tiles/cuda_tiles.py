@@ -1,4 +1,6 @@
-"""A product in CUDA C++: a thread per output, tiles in shared memory with sums in registers, or tensor cores."""
+"""A product in CUDA C++: a thread per output, tiles in shared memory with accumulators in registers, or tensor
+cores.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ $locate    return inside ? to_float(*from) : 0.0f;
 
 
 def naive(product: Product, plan: Plan) -> str:
-    """Return the kernel with operands in global memory, in which a thread computes one or a few outputs of a column."""
+    """Return the kernel that reads operands from global memory. Each thread computes one or a few outputs of a
+    column.
+    """
     text = ""
     for side, source in (("a", product.a), ("b", product.b)):
         text += fill(_ELEMENT, side=side, base=source.base, locate=_lines(source.locate, 4))

@@ -20,8 +20,9 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
         several = Transformation(
             "several_per_thread",
             "compute",
-            "Every result loads all of its operands' numbers. Let a thread sum several results of one column (output "
-            "channels of a pixel, rows of a matrix). Each number of the right operand then serves all these results.",
+            "The kernel loads a whole row and a whole column for every result. Let a thread sum several results of one "
+            "column (output channels of a pixel, rows of a matrix). Each number of the right operand then serves all "
+            "these results.",
             {"tm": 4, "bm": 32, "bn": 32},
             ("tm", "bm", "bn"),
             gain=1.5,
@@ -46,8 +47,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "register_tiles",
                 "compute",
-                "Each multiply-add still reads shared memory. Give a thread an 8 x 8 tile of sums in registers, so "
-                "that 16 reads serve 64 multiply-adds. Blocks of 128 x 128 load an eighth as much.",
+                "Each multiply-add still reads shared memory. Give a thread an 8 x 8 tile of accumulators in "
+                "registers, so that 16 reads serve 64 multiply-adds. Blocks of 128 x 128 load an eighth as much.",
                 {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8},
                 ("bm", "bn", "bk"),
                 gain=3.0,
@@ -59,8 +60,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "vector_loads",
                 "memory",
-                "Load 16 bytes at a time where rows allow it: a quarter of the load instructions, and whole sectors "
-                "for each warp.",
+                "Load 16 bytes at a time where rows allow it. The kernel then needs a quarter of the load "
+                "instructions, and each warp reads whole sectors.",
                 {"vector": True},
                 ("bk",),
                 gain=1.25,
@@ -102,7 +103,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
                 "group_tiles",
                 "memory",
                 "Blocks that run at the same time read some rows of tiles of one operand, but all tiles of the other "
-                "operand. Number the blocks so that a group of rows finishes together: the shared tiles stay in L2.",
+                "operand. Number the blocks so that a group of rows finishes together. The shared tiles then stay in "
+                "L2.",
                 {"group": 8},
                 ("group",),
                 gain=1.05,
@@ -145,8 +147,8 @@ def _tensor_cores(dtype: str) -> Transformation:
             "tf32_tensor_cores",
             "precision",
             "Round operands to TF32 (10 bits of mantissa, like torch's TF32 mode) and multiply on tensor cores with "
-            "sums in fp32. Tensor cores have about eight times the rate of the fp32 units. The relative error rises "
-            "to about 1e-3.",
+            "fp32 accumulators. Tensor cores have about eight times the rate of the fp32 units. The relative error "
+            "rises to about 1e-3.",
             changes,
             ("bm", "bn", "wm", "wn"),
             gain=2.5,
@@ -155,8 +157,8 @@ def _tensor_cores(dtype: str) -> Transformation:
     return Transformation(
         "tensor_cores",
         "compute",
-        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with sums in fp32. Tensor cores multiply the same "
-        "inputs at a multiple of the rate.",
+        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with fp32 accumulators. Tensor cores multiply the "
+        "same inputs at several times the rate of the fp32 units.",
         changes,
         ("bm", "bn", "wm", "wn"),
         gain=5.0,
