@@ -210,8 +210,8 @@ class _Partition:
         return reason
 
     def _copy_operands(self, members: frozenset[str]) -> None:
-        """Copy up to two operands of ``members`` if a pattern then recognizes the group, otherwise all operands out of
-        order.
+        """Copy up to two operands of ``members`` if a pattern then recognizes the group. Otherwise, copy every operand
+        whose elements are not in memory order.
         """
         refs = dict.fromkeys(
             ref
@@ -256,7 +256,9 @@ class _Partition:
 
 
 def _cost(spec: ProblemSpec) -> float:
-    """Return a group's memory traffic in bytes, plus the bytes that take as long as its products' operations."""
+    """Return a group's memory traffic in bytes, plus the number of bytes whose transfer takes as long as the arithmetic
+    of the group's products.
+    """
     shapes = {node.name: node.shape or () for node in spec.graph or ()}
     flops = 0.0
     for node in spec.graph or ():

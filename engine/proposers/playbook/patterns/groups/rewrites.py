@@ -18,7 +18,7 @@ _OF_ONE = frozenset(
     f"aten.{name}"
     for name in ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "prod.dim_int", "logsumexp.default")
 )
-"""Reductions that return the element if they reduce only one."""
+"""Reductions that return the element itself if they reduce only one element."""
 _KEEP_SCORES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "_unsafe_view.default", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar")
@@ -73,7 +73,7 @@ def _same_size(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
 
 
 def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
-    """Return an elementwise operator after views that expand some operands over a middle dimension.
+    """Return an elementwise operator, preceded by views that expand some operands over a middle dimension.
 
     A kernel can't index such an operand, but a separate group can copy the view.
     """

@@ -22,9 +22,11 @@ from engine.proposers.playbook.patterns.groups.plan import Kind, Plan
 from engine.proposers.playbook.transformations import catalog
 
 MAX_TUNED = 8
-"""How many kernels of a file transformations may change. The kernels with the largest shares of the cost come first."""
+"""Maximum number of kernels per file that transformations may change. The kernels with the largest shares of the cost
+come first.
+"""
 _MARK = "@"
-"""Separate the name of a transformation from the number of the kernel that it changes."""
+"""Separator between the name of a transformation and the number of the kernel that it changes."""
 
 
 class GroupsProgram(Program, frozen=True):
@@ -88,7 +90,7 @@ class Groups(Template):
             kind, share = plan.kinds[place], plan.shares[place]
             for one in kind.template.transformations(kind.program, _own(recipe, place, kind), device):
                 changes, opens = _prefixed(place, one.changes, one.opens)
-                text = f"Kernel {place} ({kind.pattern}, {round(100 * share)} % of the estimated time): {one.text}"
+                text = f"Kernel {place} ({kind.pattern}, {round(100 * share)}% of the estimated time): {one.text}"
                 gain = 1.0 / (1.0 - share + share / one.gain)
                 made = Transformation(f"{one.name}{_MARK}{place}", one.category, text, changes, opens, gain, one.helps)
                 found.append(made)
@@ -141,7 +143,7 @@ def _own(recipe: Recipe, place: int, kind: Kind) -> Recipe:
 
 
 def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
-    """Apply the most promising transformations without a loss of precision.
+    """Apply the most promising transformations that do not reduce precision.
 
     A first kernel with opened knobs already has its pattern's fastest known structure.
     """

@@ -1,7 +1,7 @@
 """Rewrite attention with wide heads as two matrix products and a softmax.
 
-A kernel that fuses attention keeps a row of sums per query on the chip. Wide heads leave no room for tiles of queries,
-so separate products are faster, although the scores then go through memory.
+A kernel that fuses attention keeps a row of accumulators per query on the chip. Wide heads leave no room for tiles of
+queries, so separate products are faster, although the scores then go through memory.
 """
 
 from __future__ import annotations

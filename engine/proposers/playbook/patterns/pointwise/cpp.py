@@ -40,7 +40,7 @@ class CppPointwise(Template):
         if now.parallel and now.schedule == "static":
             found.append(shared.dynamic_schedule("blocks of elements", {}, ("schedule", "block")))
         if now.divide == "divide" and pointwise_reciprocals(chain) != chain:
-            found.append(shared.reciprocal("Take the reciprocal of the constant divisor beforehand"))
+            found.append(shared.reciprocal("Compute the reciprocal of the constant divisor in advance"))
         if now.lanes > 1:
             found += _vector_transformations(now, ops)
         knobs = self.knobs(program, recipe, device)

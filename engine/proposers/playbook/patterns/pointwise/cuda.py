@@ -52,8 +52,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "vector_loads",
                     "memory",
-                    "Load and store 16 bytes per instruction (float4): a quarter of the memory instructions for the "
-                    "same bytes.",
+                    "Load and store 16 bytes per instruction (float4), which takes a quarter of the memory "
+                    "instructions for the same bytes.",
                     {"width": 4},
                     ("width", "threads"),
                     gain=1.5,

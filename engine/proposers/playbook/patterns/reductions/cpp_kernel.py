@@ -52,7 +52,7 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fold(Struct, frozen=True):
-    """A fold: each element's ``value`` goes into ``name`` with ``op``."""
+    """A fold of each element's ``value`` into ``name`` with ``op``."""
 
     name: str
     op: str
@@ -60,8 +60,8 @@ class Fold(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """A function over part of a tile. ``row_statements`` and ``row_values`` (name, expression) compute row ``q``'s
-    numbers for its elements.
+    """A function over part of a tile. ``row_statements`` and ``row_values`` (name, expression) compute the per-row
+    numbers that the elements of row ``q`` need.
     """
 
     number: int

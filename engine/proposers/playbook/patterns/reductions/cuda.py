@@ -27,7 +27,7 @@ PLAIN: Choices = {
 """The choices for a plain kernel that is easy to check by reading. ``across``: number of adjacent threads that read
 adjacent packs, if the elements of a row are not adjacent. ``parts``: number of blocks that share a row. ``held``:
 maximum number of packs that a thread keeps in registers between loops; with 0, each loop reads the packs again.
-``sample``: in a normalization, a loop estimates the mean from one element in this many.
+``sample``: in a normalization, the ratio of all elements to the elements from which a loop estimates the mean.
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
@@ -37,17 +37,20 @@ the end.
 
 
 _SAMPLE = 16
-"""The estimate of a mean reads one element in this many, which takes little time compared with the two full loops. The
-squared error of the estimate is at most 15 times the variance, so the estimate costs at most four of fp32's 24 bits.
+"""Ratio of all elements to the elements that the estimate of a mean reads. The estimate takes little time compared with
+the two full loops. The squared error of the estimate is at most 15 times the variance, so the estimate costs at most
+four of fp32's 24 bits.
 """
 _SAMPLE_TEXT = (
-    f"For a normalization, estimate the mean from one element in {_SAMPLE}. The deviations from the estimate give the "
-    "exact mean and variance in one loop over the row."
+    f"For a normalization, estimate the mean from 1/{_SAMPLE} of the elements. The deviations from the estimate give "
+    "the exact mean and variance in one loop over the row."
 )
 _BLOCKS = ((256, 32), (256, 16), (256, 8), (512, 16), (512, 8))
-"""The threads of a block that holds its rows, and how many of the threads are adjacent, in the order of preference."""
+"""Number of threads in a block that keeps its rows in registers, and number of adjacent threads. The preferred pair
+comes first.
+"""
 _MOST_HELD = 16
-"""Maximum packs of four floats that a thread keeps in registers, so that two blocks of 256 threads fit on a
+"""Maximum number of packs of four floats that a thread keeps in registers, so that two blocks of 256 threads fit on a
 multiprocessor.
 """
 
@@ -133,7 +136,9 @@ class CudaReductions(Template):
 
 
 def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> int:
-    """Return the parts per row with which the grid fills the device while each thread still gets several elements."""
+    """Return the number of parts per row with which the grid fills the device while each thread still gets several
+    elements.
+    """
     shape, threads, width = program.geometry, int(choices["threads"]), int(choices["width"])
     near = shape.run if shape.adjacent else shape.inner
     width = next(one for one in (width, 2, 1) if one <= width and near % one == 0)
@@ -148,8 +153,8 @@ def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> i
 
 
 def _held(program: ReductionProgram, choices: Choices, device: DeviceFact) -> dict[str, Choice] | None:
-    """Return the choices with which a block keeps all elements of its rows in registers, or None if they do not fit, or
-    if there are too few blocks for the device.
+    """Return the choices with which a block keeps all elements of its rows in registers. Return None if the elements do
+    not fit, or if there are too few blocks for the device.
     """
     shape = program.geometry
     loops = len(program.passes) + bool(program.element_stores)
@@ -172,8 +177,8 @@ _KEPT_TEXT = (
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
-    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it: a quarter of the memory "
-    "instructions for the same bytes.",
+    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, which takes a quarter of the "
+    "memory instructions for the same bytes.",
     {"width": 4},
     ("width", "threads"),
     gain=1.3,

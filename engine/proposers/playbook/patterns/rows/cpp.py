@@ -137,7 +137,7 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
             Transformation(
                 "backward_output",
                 "memory",
-                "A long row does not fit the cache, so the output loop misses on every line. Run this loop from the "
+                "A long row does not fit in the cache, so the output loop misses on every line. Run this loop from the "
                 "end to the start, because the reductions read the row's end last.",
                 {"backward": True},
                 ("block",),
@@ -155,7 +155,7 @@ def _fuse(program: RowProgram) -> Transformation:
         "Keep a running maximum, and rescale the running sum of exponentials when the maximum rises (online softmax)."
         if softmax
         else (
-            "Compute mean and squared deviations per block in the first-level cache, and merge blocks by Chan's "
+            "Compute the mean and the squared deviations per block in the L1 cache, and merge blocks by Chan's "
             "formula. This formula stays accurate where a sum of x^2 would cancel."
         )
     )
@@ -218,7 +218,7 @@ def _compute_transformations(program: RowProgram, now: RowOptions, device: Devic
     if now.lanes == 16:
         found.append(shared.narrower_vectors())
     if now.divide == "divide" and row_reciprocals(program) != program:
-        found.append(shared.reciprocal("Take the reciprocal of the row's divisor once"))
+        found.append(shared.reciprocal("Compute the reciprocal of the row's divisor once"))
     if now.math == "polynomial" and now.exp_degree == 6 and ops & EXPONENTIALS:
         found.append(shared.shorter_polynomial())
     return found
@@ -232,7 +232,7 @@ def _latency_transformations(program: RowProgram, now: RowOptions) -> list[Trans
                 "independent_sums",
                 "latency",
                 "Each addition in a reduction waits four cycles for the previous addition. Keep several independent "
-                "accumulators, and add the accumulators up at the end of the row, so that the chains overlap.",
+                "accumulators, so that their additions overlap, and sum the accumulators at the end of the row.",
                 {"accumulators": 4},
                 ("accumulators",),
                 gain=1.25,

@@ -121,8 +121,8 @@ class Pass(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The function that writes a part of a row. ``aligned`` is the pointer whose alignment vector stores need, or
-    "".
+    """The function that writes a part of a row. ``aligned`` is the pointer whose alignment vector stores need, or ""
+    for none.
     """
 
     parameters: list[tuple[str, str]]
@@ -337,8 +337,8 @@ class RowKernel:
         prefetched: list[int],
         kept: int | None = None,
     ) -> Walk:
-        """Return the body of a reduction loop. ``folded``: (accumulator, op, source); ``prefetched``: roots to
-        prefetch.
+        """Return the body of a reduction loop. ``folded`` lists (accumulator, op, source), and ``prefetched`` lists the
+        roots to prefetch.
         """
         wanted = roots if kept is None else [*roots, kept, kept]
         lines, texts = self.cpp.statements(self.values, wanted, leaves, namer)
@@ -352,7 +352,7 @@ class RowKernel:
         )
 
     def _prefetched(self, roots: Iterable[int]) -> str:
-        """Return the row pointer of the first tensor that ``roots`` read row by row, or ""."""
+        """Return the row pointer of the first tensor that ``roots`` read row by row, or "" if there is none."""
         if self.options.prefetch == 0:
             return ""
         rows = (k for k in self._inside(roots) if k in self.loads and self.loads[k][1] is not None)

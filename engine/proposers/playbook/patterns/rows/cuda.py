@@ -29,7 +29,7 @@ class CudaRows(Template):
         rows = as_rows(program)
         text = (
             "Give each row a block whose threads stride over the row. Each reduction takes one pass, with a tree in "
-            "shared memory, and a last pass writes."
+            "shared memory, and a last pass writes the outputs."
         )
         plain = Start("plain", text, Recipe(self.name, cuda_plan.plain(device)))
         tuned = cuda_transformations.best_known(rows, plain.recipe, device)

@@ -106,7 +106,7 @@ def _registers(plan: Plan, choices: Choices) -> dict[str, object]:
         "cluster": plan.cluster,
         "blocks": choices["blocks"],
         "registers_assertion": size_assertion(
-            f"keep * width * {held} <= {MOST_HELD}", f"rows that fit the registers of {sharers} threads"
+            f"keep * width * {held} <= {MOST_HELD}", f"rows that fit in the registers of {sharers} threads"
         ),
         "grid": "rows * cluster" if plan.cluster else "(rows * 32 + threads - 1) / threads",
     }
@@ -122,7 +122,7 @@ def _block(plan: Plan, choices: Choices) -> dict[str, object]:
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "block_assertion": size_assertion(
-            "room >= 1 && kept <= most_kept", "rows that fit the shared memory and registers of 8 blocks"
+            "room >= 1 && kept <= most_kept", "rows that fit in the shared memory and registers of 8 blocks"
         ),
     }
 

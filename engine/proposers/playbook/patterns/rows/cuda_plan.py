@@ -3,8 +3,8 @@
 The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
 row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. In the
 structure ``ring``, persistent blocks fetch rows with bulk copies. The structure ``block`` holds a row in a block's
-shared memory and registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines
-the steps from each structure to the next.
+shared memory and registers. In the structure ``halves``, persistent blocks share each row in 16 bits.
+``cuda_transformations`` defines the steps from each structure to the next.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ PLAIN: Choices = {
 }
 """The choices of the first row kernel.
 
-``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
-blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a multiprocessor's
-memory. ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of launches; 0 means
-all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``:
-packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring``
-that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, and the whole grid in ``ring``.
+``blocks``: blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a
+multiprocessor's memory. ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of
+launches; 0 means all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in
+registers. ``per``: packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``:
+threads of ``ring`` that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the
+device.
 
 All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
@@ -60,18 +61,19 @@ with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 thre
 0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 of 512
 threads. With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16
 KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
-to 0.59, with separate writers 0.57 to 0.60, and with plain stores 0.61 to 0.97. Two half rings on a multiprocessor take
-0.61. Cluster 4 with one block each takes 0.69, because clusters of four do not fill all multiprocessors.
+to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. Two half rings on a
+multiprocessor take 0.61. Cluster 4 with one block each takes 0.69, because clusters of four do not fill all
+multiprocessors.
 
 For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
 kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
 once for 16 rows. With spans of 64 KB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
-rows then miss L2. In groups of 4 rows, ``split`` takes 0.28, and in groups of 1 row 0.48, because launches do not
+rows then miss L2. In groups of 4 rows, ``split`` takes 0.28. In groups of 1 row, it takes 0.48, because launches do not
 overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and keep 2. With 256
 separate writers, 128 folding threads, 8 KB slots and keep 8, ``ring`` takes 0.193. With keep 7 or 9, it takes 0.196.
 With 384 writers, 6 KB slots and keep 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and keep 5, it takes 0.205.
-Copies without an evict-first policy push the weights out of L2, and then take 0.244 with 384 writers, 6 KB slots and
-keep 8.
+Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KB slots and keep 8,
+``ring`` takes 0.244.
 """
 
 MOST_GRID_ROWS = 65535
@@ -89,11 +91,11 @@ each.
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 HALVES_HELPER_REGISTERS = 56
-"""Registers of a thread that loads or exchanges in ``halves``. With fewer, the exchanging warp spills; with more, the
-others do.
+"""Registers per thread that loads or exchanges in ``halves``. With fewer registers, the exchanging warp spills. With
+more, the other warps spill.
 """
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
-"""Operations that keep an error small that is small relative to the row's deviations."""
+"""Operations after which an error stays small relative to the row's deviations."""
 
 
 def plain(device: DeviceFact) -> Choices:
@@ -107,7 +109,7 @@ def full_width(cols: int) -> int:
 
 
 SHARED_BYTES = 228 * 1024
-"""Bytes of shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
+"""Bytes of shared memory per multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
 RESERVED_BYTES = 4096
 """Bytes of a block's shared memory for barriers, states and the system."""
 
@@ -164,8 +166,8 @@ class Plan(Struct, frozen=True):
 
 
 class HalvesPlan(Struct, frozen=True):
-    """The layout of a row in ``halves``: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per
-    thread.
+    """The layout of a row in ``halves``: ``group`` blocks, each with ``pieces`` pieces of ``piece`` packs. A piece has
+    ``per`` packs per thread.
     """
 
     group: int
@@ -176,7 +178,9 @@ class HalvesPlan(Struct, frozen=True):
 
 
 def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
-    """Return how many blocks of the structure ``block`` hold a row, at least ``cluster``; None if eight are too few."""
+    """Return how many blocks of the structure ``block`` hold a row, at least ``cluster``. Return None if eight are too
+    few.
+    """
     held = len(stages.held)
     if not held:
         return None
@@ -194,8 +198,8 @@ def _is_linear(program: RowProgram, k: int) -> bool:
 
 
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
-    """Return the layout of ``halves`` for ``group`` blocks. None if a row does not fit, or if 16 bits could change the
-    results by more than the rounding of the row.
+    """Return the layout of ``halves`` for ``group`` blocks. Return None if a row does not fit, or if 16 bits could
+    change the results by more than the rounding of the row.
     """
     program = stages.program
     if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:

@@ -19,7 +19,7 @@ FIELDS: dict[PartKind, tuple[str, ...]] = {
     "online_softmax": ("m", "s"),
     "moments": ("n", "mean", "low", "m2"),
 }
-"""The number of floats in a part's state, by kind."""
+"""The fields of a part's state, one float each, by kind."""
 
 
 class Part(Struct, frozen=True):
@@ -98,7 +98,7 @@ class RowStages:
 
     @cached_property
     def out_extras(self) -> tuple[Stream, ...]:
-        """The loads, other than of the row itself, that the outputs need."""
+        """The loads that the outputs need, except those of the row itself."""
         return self.extras(store.value for store in self.program.element_stores)
 
     @property
@@ -133,7 +133,7 @@ class RowStages:
         )
 
     def ready(self, position: int) -> int:
-        """Return the stage after which a kernel can compute a per-row value; -1 for a value that needs no stage."""
+        """Return the stage after which a kernel can compute a per-row value, or -1 for a value that needs no stage."""
         used = self.program.reductions_of(position)
         return max((self._stage_of(k) for k in used), default=-1)
 

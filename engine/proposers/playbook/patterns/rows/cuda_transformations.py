@@ -46,7 +46,7 @@ def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recip
 
 
 def long_rows(program: RowProgram, device: DeviceFact) -> bool:
-    """Whether there are fewer rows than multiprocessors."""
+    """Whether rows are long, with fewer than two rows per multiprocessor."""
     return program.rows < 2 * max(1, device.cores) and program.cols >= 16384
 
 
@@ -95,7 +95,7 @@ def _shuffles(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
         "warp_shuffles",
         "latency",
         "Fold partial results inside a warp with register shuffles, and pass only one value per warp through shared "
-        "memory: one barrier instead of eight.",
+        "memory. The kernel then needs one barrier instead of eight.",
         {"merge": "shuffle"},
         ("threads",),
         gain=1.1,
@@ -110,7 +110,7 @@ def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
         "one_walk_for_all_reductions",
         "control",
         "Compute dependent reductions in one pass over the row. Keep a running maximum with a rescaled sum (online "
-        "softmax), or merge mean and squared deviations by Chan's formula.",
+        "softmax), or merge the mean and the squared deviations by Chan's formula.",
         {"fused": True, "merge": "shuffle"},
         ("threads", "unroll"),
         gain=1.35,
@@ -123,8 +123,8 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "rows_over_many_blocks",
         "parallelism",
-        "There are fewer rows than multiprocessors. Spread each row over many blocks, merge the partial states in a "
-        "second launch, and write the rows in a third launch.",
+        "There are too few rows to keep all multiprocessors busy. Spread each row over many blocks, merge the partial "
+        "states in a second launch, and write the rows in a third launch.",
         {"structure": "split", "fused": True, "merge": "shuffle", "span_kb": _span_kb(program, device)},
         ("span_kb", "threads"),
         gain=8.0,
@@ -271,7 +271,8 @@ HALVES: Choices = {
     "store": "stream",
 }  # fmt: skip
 """Choices of ``halves``. With other reads, the row would push the weights out of L2. A third slot takes half of the L1
-cache: with it, layer normalization of 16 rows of 4 million elements took 0.187 ms on an H200, without 0.176.
+cache. On an H200, layer normalization of 16 rows of 4 million elements took 0.187 ms with a third slot, and 0.176 ms
+without.
 """
 EXACT_RING: Choices = {
     "structure": "ring", "cluster": 0, "threads": 128, "writers": 256, "slot_kb": 8, "keep": 8, "blocks": 1,
@@ -326,7 +327,7 @@ def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
         "latency",
         "Memory is idle while blocks fold a row and exchange the row's partial states. Let some warps write a row "
         "while other warps already fold and exchange the next row."
-        + (" The writers get most registers, in which they keep more weights." if weights else ""),
+        + (" The writers get most of the registers, in which they keep more weights." if weights else ""),
         {**wanted, "keep": 8} if weights else wanted,
         ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
         gain=1.3 if plan.cluster == 0 else 1.0,  # cuda_plan.PLAIN has the measurements

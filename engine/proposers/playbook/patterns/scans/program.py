@@ -142,7 +142,7 @@ def _cuts_the_last(node: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) ->
 
 
 def _begins_with_zeros(node: GraphNode, scan: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether ``node`` joins one zero per row and the rows of ``scan``."""
+    """Whether ``node`` puts a zero before each row of ``scan``."""
     if node.target != _CAT or len(node.args[0]) != 2:
         return False
     first, second = (nodes[each["ref"]] for each in node.args[0])
