@@ -43,7 +43,7 @@ class Plan(Struct, frozen=True):
         width, values: The number of elements per row of keys and per row of values, padded to whole wgmma steps.
         query_slots: The number of sets of queries in shared memory.
         staged: Whether results go through shared memory, which requires that the kernel has no epilogue.
-        turns: Whether warpgroups take turns to issue matrix products.
+        turns: Whether warpgroups take turns issuing matrix products.
     """
 
     groups: int
@@ -95,8 +95,8 @@ def refusal(program: AttentionProgram, arch: str) -> str | None:
 
 
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
-    """The first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, the warpgroups take
-    turns.
+    """Return the recipe of the first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, the
+    warpgroups take turns.
     """
     narrow = max(program.width, program.value_width) <= 64
     choices: Choices = cuda_plan.plain(device) | {

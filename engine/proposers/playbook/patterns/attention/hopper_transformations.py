@@ -31,8 +31,8 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
                 "take_turns",
                 "parallelism",
                 "The warpgroups compute exponentials at the same time, and meanwhile the tensor cores are idle. Let "
-                "the warpgroups take turns to issue products, so that one computes exponentials during the products "
-                "of another.",
+                "the warpgroups take turns issuing products, so that one computes exponentials during the products of "
+                "another.",
                 {"turns": True},
                 ("turns",),
                 gain=1.03,

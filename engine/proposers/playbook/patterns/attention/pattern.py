@@ -10,7 +10,7 @@ from engine.proposers.playbook.patterns.attention.program import AttentionProgra
 
 
 class Attention(Pattern):
-    """Attention as ``scaled_dot_product_attention``, or as softmax(q k^T * s) v in primitives."""
+    """Attention as ``scaled_dot_product_attention``, or as softmax(q k^T * s) v built from primitives."""
 
     name = "attention"
     templates = (CppAttention(), CudaAttention())

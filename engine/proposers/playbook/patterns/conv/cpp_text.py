@@ -154,7 +154,7 @@ def pool_function(program: ConvProgram) -> list[str]:
 
 
 def fused_block(program: ConvProgram, rows: int, step_m: str, m_end: str, tiled: bool) -> list[str]:
-    """Return statements that compute pooled rows from ``r0`` and filters from ``m0`` through a buffer."""
+    """Return statements that compute pooled rows from ``r0`` on, for filters from ``m0`` on, through a buffer."""
     pool = program.pool
     assert pool is not None
     high = min(program.size[0], (rows - 1) * pool.stride[0] + pool.reach[0])

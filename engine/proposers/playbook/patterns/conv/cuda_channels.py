@@ -30,9 +30,9 @@ _MOST_SUMS = 600
 _CHOICES: Choices = {"structure": STRUCTURE, "rows": 8, "threads": 128}
 _OPENED = ("rows", "threads")
 _TEXT = (
-    "A filter reads only one channel, so memory limits the kernel. Give adjacent threads adjacent results of a row. "
-    "Let a thread compute several vertically adjacent results with its filter in registers. The thread then loads "
-    "each image row once for all its results."
+    "A filter reads only one channel, so memory bandwidth limits the kernel. Give adjacent threads adjacent results of "
+    "a row. Let a thread compute several vertically adjacent results with its filter in registers. The thread then "
+    "loads each image row once for all its results."
 )
 
 

@@ -1,8 +1,8 @@
 """Resolve the choices of a convolution that builds its image operand from octets in shared memory (``conv_octets``).
 
-An octet is 8 adjacent elements along k: some channels x rows x columns of the image. The kernel packs filters in the
-same order, so that tensor cores see an ordinary product. Octets may overlap in the image, for example where the stride
-is 1.
+An octet is 8 adjacent elements along k: a block of channels x rows x columns of the image. The kernel packs filters in
+the same order, so that tensor cores see an ordinary product. Octets may overlap in the image, for example where the
+stride is 1.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The pattern of outputs that only copy elements: permutations, slices, concatenations, triangles."""
+"""The pattern of outputs that only copy elements: permutations, slices, concatenations, and triangles."""

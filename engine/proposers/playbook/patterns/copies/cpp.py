@@ -35,7 +35,9 @@ class CppCopies(Template):
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         if recipe.choices["parallel"] or device.cores < 2:
             return []
-        text = f"Only one of {device.cores} cores works. Runs of the output are independent: share them among threads."
+        text = (
+            f"Only one of {device.cores} cores has work. Runs of the output are independent: share them among threads."
+        )
         return [Transformation("share_runs", "parallelism", text, {"parallel": True}, gain=1.5)]
 
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:

@@ -85,7 +85,7 @@ def refusal(program: MatmulProgram, arch: str) -> str | None:
 
 
 def recipe(template: str, program: MatmulProgram, device: DeviceFact) -> Recipe:
-    """The first kernel. The first kernel's tile keeps the multiprocessors evenly busy."""
+    """Return the recipe of the first kernel, whose tile keeps the multiprocessors evenly busy."""
     bm, bn, splits = min(
         ((bm, bn, splits) for splits in SPLITS for bm, bn in _TILES),
         key=lambda tile: _cycles(program, device, *tile),

@@ -32,8 +32,8 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
             Transformation(
                 "fp16_tensor_cores",
                 "precision",
-                "Round operands to fp16 (10 bits of mantissa, like TF32, up to 65504) and multiply once instead of "
-                "three times. The relative error rises to about 1e-3.",
+                "Round operands to fp16 (10 bits of mantissa, like TF32, and values up to 65504) and multiply once "
+                "instead of three times. The relative error rises to about 1e-3.",
                 {"arithmetic": "fp16"},
                 ("bm", "bn"),
                 gain=2.4,
@@ -59,7 +59,7 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
                 "larger_blocks",
                 "compute",
                 "Tensor cores need high arithmetic intensity. Have each block compute a tile of 128 x 256 outputs, so "
-                "that each loaded element is reused more often.",
+                "that the block reuses each loaded element more often.",
                 {"bm": 128, "bn": 256},
                 ("bm", "bn"),
                 gain=1.05,

@@ -100,7 +100,7 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
 
 
 def as_grid_conv(program: Program) -> GridConvProgram:
-    assert isinstance(program, GridConvProgram), "the templates of grid_conv support only its own programs"
+    assert isinstance(program, GridConvProgram), "the grid_conv templates support only grid_conv programs"
     return program
 
 

@@ -20,8 +20,8 @@ MAX_STEPS = 1500
 MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
-"""How many operators a group may add before a pattern must recognize the group again. Attention in primitives needs
-about five between its products.
+"""How many operators a group may add before a pattern must recognize the group again. Attention built from primitives
+needs about five operators between its products.
 """
 MAX_MEMBERS = 60
 MAX_TRIES = 36

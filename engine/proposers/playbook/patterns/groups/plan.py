@@ -10,7 +10,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Program, Template
 
 ALIGNMENT = 256
-"""Alignment of tensors in the workspace in bytes, the same as in the judge's buffers."""
+"""Alignment, in bytes, of tensors in the workspace. The judge's buffers have the same alignment."""
 
 
 class Source(Struct, frozen=True):

@@ -91,8 +91,9 @@ def _share_elements(cores: int, vectors: bool) -> Transformation:
     return Transformation(
         "share_elements",
         "parallelism",
-        f"Only one of {cores} cores works. Elements are independent: divide the elements into blocks, and share the "
-        "blocks among OpenMP threads. Expect a speedup close to the number of cores, until memory is the limit.",
+        f"Only one of {cores} cores has work. Elements are independent: divide the elements into blocks, and share the "
+        "blocks among OpenMP threads. Expect a speedup close to the number of cores, until memory bandwidth becomes "
+        "the limit.",
         {"parallel": True},
         ("schedule", "block") if vectors else (),
         gain=1.0 + 0.8 * (cores - 1),

@@ -79,7 +79,7 @@ def _share_rows(cores: int) -> Transformation:
     return Transformation(
         "share_rows",
         "parallelism",
-        f"Only one of {cores} cores works. Rows of the output are independent: share them among OpenMP threads.",
+        f"Only one of {cores} cores has work. Rows of the output are independent: share them among OpenMP threads.",
         {"parallel": True, "rows": 8},
         ("rows", "schedule"),
         gain=1.0 + 0.8 * (cores - 1),

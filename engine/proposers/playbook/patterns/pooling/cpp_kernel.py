@@ -43,7 +43,7 @@ class PoolOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices for a pooling kernel.
 
     Attributes:
-        separable: Whether to fold first the rows of a window, then the columns.
+        separable: Whether to fold the rows of a window first, and then the columns.
         rows: Rows of the output per work item.
         parallel: Whether threads share the rows.
     """

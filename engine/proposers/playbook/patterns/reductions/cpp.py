@@ -94,7 +94,7 @@ def _finds_positions(program: ReductionProgram) -> bool:
 
 
 def _tile(program: ReductionProgram, device: DeviceFact) -> int:
-    """Return the widest tile with which every core gets some tiles."""
+    """Return the widest tile that still gives every core several tiles."""
     wanted = program.geometry.rows // (4 * max(1, device.cores))
     return max((tile for tile in _TILES[:-1] if tile <= wanted), default=_TILES[0])
 
@@ -109,8 +109,8 @@ def _share_tiles(cores: int) -> Transformation:
     return Transformation(
         "share_tiles",
         "parallelism",
-        f"Only one of {cores} cores works. Tiles are independent: share them among OpenMP threads. Expect a speedup "
-        "close to the number of cores, until memory is the limit.",
+        f"Only one of {cores} cores has work. Tiles are independent: share them among OpenMP threads. Expect a speedup "
+        "close to the number of cores, until memory bandwidth becomes the limit.",
         {"parallel": True},
         ("schedule",),
         gain=1.0 + 0.8 * (cores - 1),

@@ -178,9 +178,8 @@ def _parallel_transformations(program: RowProgram, now: RowOptions, device: Devi
             Transformation(
                 "share_rows",
                 "parallelism",
-                f"Only one of {cores} cores works. Rows are independent: share them among OpenMP threads. Expect a "
-                f"speedup "
-                "close to the number of cores, until memory is the limit.",
+                f"Only one of {cores} cores has work. Rows are independent: share them among OpenMP threads. Expect a "
+                "speedup close to the number of cores, until memory bandwidth becomes the limit.",
                 {"parallel": "rows"},
                 ("schedule", "chunk") if now.lanes > 1 else (),
                 gain=1.0 + 0.8 * (min(cores, program.rows) - 1),

@@ -1,7 +1,8 @@
 """The C++ kernel file for a row program: a function per pass over a row, a function that writes outputs, and
 ``launch``.
 
-``templates/rows.cpp.j2`` is the kernel. :class:`RowKernel` supplies its statements, accumulators and parameters.
+``templates/rows.cpp.j2`` is the kernel's template. :class:`RowKernel` supplies the statements, accumulators and
+parameters.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benc
 For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
 The structure ``loop`` takes 0.67 with width 4, one pass, 1024 threads and unroll 8. The structure ``block`` takes 0.533
 with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes, ``block`` takes
-0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 of 512
+0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 and 512
 threads. With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16
 KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
 to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. Two half rings on a
@@ -138,7 +138,7 @@ class RingPlan(Struct, frozen=True):
 def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
     """Return the ring's layout for ``blocks`` blocks per multiprocessor.
 
-    Returns None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
+    Return None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
     """
     if not stages.held or stages.width != 4 or len(stages.stages) < 1:
         return None

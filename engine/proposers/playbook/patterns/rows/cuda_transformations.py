@@ -242,8 +242,8 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 HALVES_TOLERANCE = 4e-3
-"""The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 of magnitude plus root mean square.
-A half has 11 bits, and the kernel rounds the weights and the row once each.
+"""The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 relative to magnitude plus root mean
+square. A half has 11 bits, and the kernel rounds the weights and the row once each.
 """
 
 
@@ -256,9 +256,9 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
     return _transformation(
         "rows_in_16_bits",
         "precision",
-        "A row and the next row do not fit on the chip together in fp32. After a row's statistics, keep the row in "
-        "registers in 16 bits, as deviations from a pivot with a shared exponent. Keep the weights in shared memory "
-        "in 16 bits. One row arrives while the kernel writes the previous row.",
+        "A row and the next row do not fit on the chip together in fp32. Once the statistics of a row are complete, "
+        "keep the row in registers in 16 bits, as deviations from a pivot with a shared exponent. Keep the weights in "
+        "shared memory in 16 bits. One row arrives while the kernel writes the previous row.",
         HALVES,
         ("threads", "per", "slots"),
         gain=1.3 if now["structure"] == "split" else 1.12,

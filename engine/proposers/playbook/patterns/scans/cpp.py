@@ -67,7 +67,7 @@ class CppScans(Template):
 
 
 def _tile(program: ScanProgram, device: DeviceFact) -> int:
-    """Return the widest tile with which every core gets some tiles."""
+    """Return the widest tile that still gives every core several tiles."""
     wanted = program.rows // (2 * max(1, device.cores))
     return max((tile for tile in (16, 64, 256, 1024) if tile <= wanted), default=16)
 
@@ -93,7 +93,7 @@ def _share_rows(cores: int) -> Transformation:
     return Transformation(
         "share_rows",
         "parallelism",
-        f"Only one of {cores} cores works. Rows are independent: share them among OpenMP threads.",
+        f"Only one of {cores} cores has work. Rows are independent: share them among OpenMP threads.",
         {"parallel": True},
         ("schedule", "chunk"),
         gain=1.0 + 0.8 * (cores - 1),

@@ -134,7 +134,7 @@ def _pooled_size(conv: ConvProgram) -> Pair:
 
 
 def _strip(conv: ConvProgram) -> tuple[int, float]:
-    """Return the pixels in a strip of a row, and the share of a product's pixels that are results."""
+    """Return the number of pixels in a strip of a row, and the share of a product's pixels that are results."""
     pool = conv.pool
     if pool is None:
         strips = -(-conv.size[1] // _TILE)

@@ -135,9 +135,8 @@ def share_blocks(cores: int) -> Transformation:
     return Transformation(
         "share_blocks",
         "parallelism",
-        f"Only one of {cores} cores works. Parts of the result are independent: share them among OpenMP threads. "
-        f"Expect a "
-        "speedup close to the number of cores.",
+        f"Only one of {cores} cores has work. Parts of the result are independent: share them among OpenMP threads. "
+        "Expect a speedup close to the number of cores.",
         {"parallel": True},
         ("schedule",),
         gain=1.0 + 0.9 * (cores - 1),

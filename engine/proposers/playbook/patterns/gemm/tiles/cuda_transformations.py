@@ -130,7 +130,7 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
                 "larger_blocks",
                 "compute",
                 "Tensor cores need high arithmetic intensity. Have each block compute a tile of at least 128 x 128 "
-                "outputs, so that each loaded element is reused more often.",
+                "outputs, so that the block reuses each loaded element more often.",
                 {"bm": 128, "bn": 128, "wm": 2, "wn": 4},
                 ("bm", "bn", "wm", "wn"),
                 gain=1.3,
