@@ -40,7 +40,7 @@ $kernel
 """
 _FAST_EXP = "exp2f(1.4426950408889634f * a)"
 _WARPS = """\
-// A warp per query: each lane scores one key, then all lanes add that block's values, a part of the columns each.
+// A warp per query: each lane scores one key, then adds the block's weighted values in its part of the columns.
 __global__ void __launch_bounds__(threads) attention(Tensors t) {
     constexpr int own = (values + 31) / 32;  // columns of a lane
     const int lane = threadIdx.x % 32;
@@ -207,12 +207,12 @@ __device__ __forceinline__ unsigned pair(float low, float high) {
     return bits;
 }
 
-// 16 queries per warp by $tile_k keys at a time: scores, weights and sums stay in registers.
+// 16 queries per warp by $tile_k keys at a time: scores, weights and accumulators stay in registers.
 __global__ void __launch_bounds__(threads) attention(Tensors t) {
     constexpr int BQ = $tile_q, BK = $tile_k, DQ = padded_width, DV = padded_values, pitch = DQ + 8, pitch_v = BK + 8;
     constexpr int blocks = (queries + BQ - 1) / BQ;
     Element* tile_k = reinterpret_cast<Element*>(shared_memory);  // BK x pitch; at first BQ x pitch queries
-    Element* tile_v = tile_k + $first_elements;  // turned: DV x pitch_v
+    Element* tile_v = tile_k + $first_elements;  // transposed: DV x pitch_v
     const long long b = blockIdx.x / blocks;
     const int i0 = int(blockIdx.x % blocks) * BQ, lane = threadIdx.x % 32, g = lane / 4, p = lane % 4 * 2;
     const int row0 = int(threadIdx.x) / 32 * 16;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(threads) attention(Tensors t) {
 }
 """
 _LOADER = """\
-// Rows [r0, r0 + $rows) of $name to shared memory$note, zeros outside.
+// Loads rows [r0, r0 + $rows) of $name into shared memory$note, with zeros outside.
 __device__ __forceinline__ void load_$name($to_type* tile, const Element* from, int r0) {
     for (int e = threadIdx.x; e < $rows * ($padded / many_$name); e += threads) {
         const int r = e / ($padded / many_$name), d = e % ($padded / many_$name) * many_$name;
@@ -474,7 +474,7 @@ def _loaders(program: AttentionProgram, plan: Plan) -> str:
     of_v = f"tile[(d + w) * {plan.keys + 8} + r] = held.at[w]" if tensor else (
         f"tile[r * {plan.values} + d + w] = to_float(held.at[w])"
     )  # fmt: skip
-    turned = ", turned" if tensor else ""
+    turned = ", transposed" if tensor else ""
     width, values = ("padded_width", "padded_values") if tensor else (str(plan.width), str(plan.values))
     pieces = (
         ("q", program.q, plan.queries, "queries", width, "width", plan.vector[0], of_q, scaled),

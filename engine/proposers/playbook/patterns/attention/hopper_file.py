@@ -36,7 +36,7 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
     """The kernel source."""
     plan, half = resolve(program, choices), program.dtype == "float16"
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
-    # Takes over at sizes that tensor maps cannot describe, or with wider rows.
+    # This kernel takes over at sizes that tensor maps cannot describe, or with wider rows.
     other = cuda_plan.resolve(program, {**choices, **_FALLBACK})
     operands = {"q": program.q, "k": program.k, "v": program.v}
     return render(

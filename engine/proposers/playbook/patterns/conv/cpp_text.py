@@ -120,7 +120,7 @@ def pool_function(program: ConvProgram) -> list[str]:
     larger = "value > best || value != value ? value : best"
     body = [
         "for (long long r = r0; r < r1; ++r) {",
-        "  float highest[kOutWide];  // of each column of the window",
+        "  float highest[kOutWide];  // in each column of the window",
         "  for (long long x = 0; x < kOutWide; ++x) highest[x] = -INFINITY;",
         f"  for (long long i = 0; i < {wh}; ++i) {{",
         f"    const long long y = r * {sh} - {ph} + i * {dh};",

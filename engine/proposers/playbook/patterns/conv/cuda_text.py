@@ -39,7 +39,7 @@ def patch_of(program: ConvProgram, columns: int) -> Patch | None:
 
 
 _PIXEL = """\
-// The place of pixel r in the image of results; false past the end.
+// Finds the place of pixel r in the image of results. Returns false past the end.
 __device__ __forceinline__ bool pixel(int r, int& y, int& x) {
     y = r / $wide;
     x = r % $wide;
@@ -47,8 +47,8 @@ __device__ __forceinline__ bool pixel(int r, int& y, int& x) {
 }
 """
 _PIXEL_OF_PATCH = """\
-// Columns of a tile are a patch of $down x $across pixels, behind $high x $wide pooled ones. Where pixel r of all
-// patches lies in the image of results; false outside the image.
+// A tile's columns are a patch of $down x $across pixels, which yields $high x $wide pooled pixels. Finds the place
+// of pixel r of all patches in the image of results. Returns false outside the image.
 __device__ __forceinline__ bool pixel(int r, int& y, int& x) {
     const int patch = r / BN, local = r % BN;
     y = patch / $tiles_x * $step_y - $pad_y + local / $across;

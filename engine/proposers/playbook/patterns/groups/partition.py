@@ -75,7 +75,7 @@ def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
             if template is not None and refusal is None:
                 return pattern.name, program, template
             reasons.append(str(refusal))
-    # A pattern that knows the operators gives a better reason than one that lacks them.
+    # A pattern that knows the operators gives a better reason than a pattern that lacks them.
     specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
     return next(specific, reasons[0] if reasons else "no pattern matches this part of the problem")
 

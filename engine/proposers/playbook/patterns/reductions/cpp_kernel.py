@@ -76,7 +76,7 @@ class Body(Struct, frozen=True):
 def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec: ProblemSpec) -> str:
     """Return the kernel source."""
     positions = any(one.op in POSITIONS for one in program.reductions)
-    lanes = 1 if positions else options.lanes  # positions are compared one at a time
+    lanes = 1 if positions else options.lanes  # scalar code compares positions
     writer = _Writer(program, spec, wide=lanes > 1)
     shape = program.geometry
     ops = {value.op for value in program.values} | {one.op for one in program.reductions if one.op in ("max", "min")}

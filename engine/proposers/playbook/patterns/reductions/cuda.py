@@ -93,7 +93,7 @@ class CudaReductions(Template):
             found.append(_VECTOR_LOADS)
         if now["unroll"] == 1:
             found.append(_LOADS_IN_FLIGHT)
-        if not now.get("held", 0):  # a block that holds its rows reads them once in any case
+        if not now.get("held", 0):  # a block that keeps its rows in registers reads them only once
             parts = _parts(rows, now, device)
             if now["parts"] == 1 and parts > 1:
                 found.append(_split_rows(parts))
@@ -120,7 +120,7 @@ class CudaReductions(Template):
         }
         if not rows.geometry.adjacent:
             found["across"] = (8, 16, 32, 64, 128)
-        if recipe.choices.get("held", 0):  # more threads per column also hold a row
+        if recipe.choices.get("held", 0):  # with more threads per column, a row still fits
             del found["unroll"], found["parts"]
             found["threads"] = tuple(one for one in (256, 512) if one >= int(recipe.choices["threads"]))
             found["across"] = tuple(one for one in (8, 16, 32) if one <= int(recipe.choices["across"]))

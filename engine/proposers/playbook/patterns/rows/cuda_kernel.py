@@ -41,7 +41,7 @@ def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
     plan = resolve(program, choices)
     if plan.ring is None and plan.halves is None:
         return _file(plan, choices, spec)
-    # At sizes for which this structure has no room, another one in the same file takes over.
+    # At sizes for which this structure has no room, another structure in the same file takes over.
     other = resolve(program, {**choices, **_FALLBACK, "structure": "split" if plan.cluster == 0 else "loop"})
     fallback = _file(other, {**choices, **_FALLBACK}, spec, space="elsewhere")
     return _file(plan, choices, spec, fallback=fallback)

@@ -206,7 +206,7 @@ def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots:
         return None
     if any(not _is_linear(program, k) for k in program.element_order(stages.roots)):
         return None
-    # Weights that statistics depend on would have to be as exact as the row.
+    # If statistics depended on weights, the weights would have to be as exact as the row.
     if stages.extras(part.source for part in stages.stages[0]):
         return None
     span = -(-(program.cols // 4) // group)

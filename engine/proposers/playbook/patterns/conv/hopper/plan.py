@@ -184,7 +184,7 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     pitch = 68 if conv.pool is not None else 68 + conv.n % 4
     for stage in (lines, 64, 32, 16):
         if accumulators == 1 and stage != lines:
-            continue  # The next products take the registers of the sums.
+            continue  # The next products need the accumulators' registers.
         if lines % stage or (stage % 32 and stage != lines and lines % 32 == 0):
             continue
         left = (shared_limit(90) - len(steps) * 2 * lines * 16 * parts - _BARRIERS_BYTES - _TABLE_BYTES) // teams

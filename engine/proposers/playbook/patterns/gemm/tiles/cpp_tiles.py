@@ -245,7 +245,7 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
         argument = "rows_of_a + (m - m0) * kDepth"
     else:
         tile += [
-            "const float* rows_at[kRows];  // past the end, the last row again: its sums are ignored",
+            "const float* rows_at[kRows];  // past the end, repeats the last row and ignores the sums",
             "for (int r = 0; r < kRows; ++r)",
             f"  rows_at[r] = a + (m + r < m1 ? m + r : m1 - 1) * {stride(left.row_stride)} "
             f"+ k0 * {stride(left.col_stride)};",

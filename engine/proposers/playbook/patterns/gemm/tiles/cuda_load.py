@@ -45,14 +45,14 @@ def strided(base: str, lines: str, operand: Operand, line_stride: int, k_stride:
 
 
 _COMMON = """\
-// Chunk q of the $side tile: the line and the k where it begins, and its place in shared memory.
+// Chunk q of the $side tile: the line and the k at which it begins, and its place in shared memory.
 __device__ __forceinline__ void chunk_of_$side(int q, int& r, int& k) {
 $where}
 __device__ __forceinline__ int place_of_$side(int r, int k) { return $place; }
 """
 _THROUGH_REGISTERS = """\
 $common
-// Loads this thread's part of a tile that begins at line r0 and at k0; zeros outside.
+// Loads this thread's part of a tile that begins at line r0 and at k0, with zeros outside.
 __device__ __forceinline__ void fetch_$side(const Element* base, int r0, int k0, Chunk$Side (&held)[chunks_$side]) {
 #pragma unroll
     for (int u = 0; u < chunks_$side; ++u) {
@@ -82,7 +82,7 @@ $store
 """
 _ASYNC = """\
 $common
-// Copies a tile that begins at line r0 and at k0 without registers; zeros outside.
+// Copies a tile that begins at line r0 and at k0, without registers and with zeros outside.
 __device__ __forceinline__ void copy_$side(Element* tile, const Element* base, int r0, int k0) {
 #pragma unroll
     for (int u = 0; u < chunks_$side; ++u) {

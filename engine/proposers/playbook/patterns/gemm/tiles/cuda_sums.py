@@ -24,12 +24,12 @@ __device__ __forceinline__ void read(const Element* from, float* to) {
 }  # fmt: skip
 _REGISTERS = """\
 $reads
-// TM x TN sums per thread.
+// TM x TN accumulators per thread.
 struct Sums {
     static constexpr int TM = $tm, TN = $tn, ROWS = BM / TM, COLS = BN / TN;
     float at[TM][TN];
 
-    // Rows and columns of a thread come in groups that lie side by side in shared memory, or else far apart.
+    // A thread's rows and columns form groups. Elements of a group are adjacent, and the groups are far apart.
     static __device__ __forceinline__ int row(int i) {
         return i / $group_m * (ROWS * $group_m) + int(threadIdx.x) / COLS * $group_m + i % $group_m;
     }
@@ -101,7 +101,8 @@ $round_right            }
                 for (int j = 0; j < FN; ++j) wmma::mma_sync(at[i][j], left[i], right[j], at[i][j]);
         }
     }
-    // A fragment's layout is the compiler's own: it goes through shared memory, a patch per warp. Ends in step.
+    // The compiler chooses a fragment's layout, so fragments pass through shared memory, with a patch per warp.
+    // The threads of a warp end in step.
     template <class Do>
     __device__ __forceinline__ void each(Do&& deliver) {
         float* patch = patches() + threadIdx.x / 32 * $patch;

@@ -146,7 +146,7 @@ _MAIN = {
     }
 """,
     "registers": """\
-    // Two tiles in shared memory: the next one is loaded through registers while this one is used.
+    // Two tiles in shared memory: the block loads the next tile through registers while it uses this tile.
     ChunkA held_a[chunks_a];
     ChunkB held_b[chunks_b];
     fetch_a(base_a, m0, 0, held_a);
@@ -217,7 +217,7 @@ $deliver        }
     });
 """
 _POOLED = """\
-    float* results = reinterpret_cast<float*>(shared_memory);  // the tiles are no longer needed
+    float* results = reinterpret_cast<float*>(shared_memory);  // replaces the tiles
     sums.each([&](int row, int col, float sum) {
         const int m = m0 + row, n = n0 + col;
 $deliver    });
