@@ -77,7 +77,7 @@ class Plan(Struct, frozen=True):
 
 def refusal(program: AttentionProgram, arch: str) -> str | None:
     """Return why wgmma attention does not support ``program`` on ``arch``, as a clause that completes "because ...".
-    Return None if it supports ``program``.
+    Return None if wgmma attention supports ``program``.
     """
     if arch != ARCH:
         return f"wgmma needs {ARCH}"

@@ -73,7 +73,7 @@ class Graph:
         return found[::-1]
 
     def bases(self, name: str, stop: Iterable[str] = ()) -> set[str]:
-        """Return the tensors that step ``name`` and its unit need from other steps, without constants."""
+        """Return the tensors that step ``name`` and its unit need from other steps, not counting constants."""
         own = self.unit(name)
         found = {self.base(ref, stop) for one in own for ref in references_of(self.nodes[one])}
         return {one for one in found if one not in own and not is_constant(self.nodes[one])}
