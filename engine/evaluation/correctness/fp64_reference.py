@@ -27,7 +27,7 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.problem.model import named_weights
 
 _COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
-"""Dtypes for which the fp64 run decides. Outputs in all other dtypes must equal eager's outputs."""
+"""Dtypes of the outputs that the fp64 run may accept. Outputs in all other dtypes must equal eager's outputs."""
 
 
 class ExactOutputs(Struct, frozen=True):
@@ -104,7 +104,7 @@ def compare_in_double(
 
     Returns None if an output is wrong or the model does not run in fp64.
 
-    An output is correct if it is within the tolerance of eager's output, as accurate as eager's output
+    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's output
     (:class:`_Suspect`), or contains indices of equal values.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]

@@ -82,8 +82,8 @@ class KernelBenchTrials:
 class SecondOpinion:
     """KernelBench's ``verdict`` on one kernel, or None if the kernel does not load.
 
-    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the time in
-    which the kernel ran.
+    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the total time spent on the verdict. ``runs_s``: the
+    time that the kernel's calls took, in seconds.
     """
 
     def __init__(self, trials: KernelBenchTrials, module: bool) -> None:

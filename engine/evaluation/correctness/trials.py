@@ -310,7 +310,7 @@ class JudgedProblem:
 
     @property
     def takes_outliers(self) -> bool:
-        """Whether large single elements in an input would visibly change the outputs."""
+        """Whether single large elements in an input would visibly change the outputs."""
         return any(self._sizes)
 
     @property
@@ -319,7 +319,7 @@ class JudgedProblem:
         return "centred" in self.kinds
 
     def discriminating_trials(self) -> list[int]:
-        """Return two trials with transformed inputs: mean zero, which discriminates best, and a random other kind."""
+        """Return two trials with transformed inputs: mean zero, which discriminates best, and another random kind."""
         others = [kind for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
         random.shuffle(others)
         others.sort(key=lambda kind: kind != "centred")
@@ -344,7 +344,7 @@ class JudgedProblem:
         return self.timed.forward_on(slot)
 
     def output_tensors(self, result: Any) -> list[torch.Tensor]:
-        """Return the outputs among the result of a forward pass."""
+        """Return the output tensors in the result of a forward pass."""
         return list(self.source.reference.output_tensors(result))
 
     @property
@@ -367,7 +367,7 @@ class JudgedProblem:
         return run_in(self.exact_dtype, self.source.reference, inputs, weights)
 
     def in_double(self, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
-        """Return the model's fp64 outputs for the inputs that ``load`` restores, in case a kernel has changed them.
+        """Return the model's fp64 outputs. ``load`` restores the inputs first, because a kernel may have changed them.
 
         The outputs include all inputs and buffers that the model writes. Returns None if the model draws random numbers
         or does not run in fp64.

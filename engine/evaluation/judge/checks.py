@@ -86,10 +86,10 @@ class KernelUnderTest(Protocol):
         """Call the kernel as in a pair, and add the time of memory writes right after the call to ``writes_ms``."""
 
     def time_writes(self) -> float:
-        """Return the median milliseconds of memory writes on the GPU."""
+        """Return the median time of memory writes on the GPU, in milliseconds."""
 
     def time_reference_alone(self) -> float:
-        """Return the reference's median milliseconds without the kernel's process."""
+        """Return the reference's median time without the kernel's process, in milliseconds."""
 
 
 class Check(ABC):
@@ -292,7 +292,7 @@ class LeavesTheReferenceAlone(Check):
             run.remarks.append(f"a slow processor: {found}")
         else:
             run.pairs.limit_reference(alone_ms)
-            run.remarks.append(f"a slow processor: {found}; the time alone counts")
+            run.remarks.append(f"a slow processor: {found}; the time without the kernel counts")
         return run.remarks[-1]
 
 
@@ -308,12 +308,12 @@ def _is_reference_slow(run: KernelUnderTest) -> bool:
 
 
 def _slower_order_ms(pairs: Pairs) -> float:
-    """Return the reference's median time, in the order of the pairs in which this time is longer."""
+    """Return the longer of the reference's two median times, one for each order of the calls in a pair."""
     return max(pairs.reference_medians_ms().values())
 
 
 def _slowed_ms(usual_ms: float) -> float:
-    """Return how many milliseconds longer than ``usual_ms`` work may take."""
+    """Return by how many milliseconds work may exceed ``usual_ms``."""
     return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 

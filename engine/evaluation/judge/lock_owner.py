@@ -46,7 +46,7 @@ def _holders(lock: Path) -> list[tuple[int, bool]]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Test the lock by taking the lock for microseconds. A process that fails to get the lock during the test soon
+    """Test the lock by taking it for a few microseconds. A process that fails to get the lock during the test soon
     retries.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
