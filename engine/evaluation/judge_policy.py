@@ -195,7 +195,7 @@ class ClockPolicy(Struct, frozen=True):
     """
     between_calls: int = 12
     """Minimum number of a Python kernel's calls on alternating buffers. With fewer calls, a kernel could hide more time
-    beside each call.
+    outside each call.
     """
     batch_compared: int = 64
     """Number of random outputs to compare per batch. In 999 of 1,000 batches, the comparison detects a kernel that

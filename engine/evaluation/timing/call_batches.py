@@ -42,8 +42,8 @@ class CallBatch:
         self._seed = problem.call_seed()
 
     def call(self) -> tuple[float, float]:
-        """Return the total milliseconds of all calls: the time that the kernel's process reports, and the time by the
-        judge's clock.
+        """Return the total time of all calls in milliseconds, as the kernel's process reports it and by the judge's
+        clock.
         """
         self._load()
         reported_ms, wall_ms = self._runner.call(self._numbers, seed=self._seed)

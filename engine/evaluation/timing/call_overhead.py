@@ -81,8 +81,8 @@ class EmptyKernel:
         return min((wall_ms - sum(own_ms) for own_ms, wall_ms in batches or ()), default=0.0) / len(slots)
 
     def queue_overhead_ms(self) -> float | None:
-        """Return the milliseconds for queuing calls without disturbance (``Runner.call_behind_gate``), or None if
-        unknown.
+        """Return the time for queuing calls without disturbance (``Runner.call_behind_gate``) in milliseconds, or None
+        if unknown.
 
         A GPU may switch between processes up to 2 ms late.
         """
