@@ -54,7 +54,7 @@ class JudgeDevice:
 
     def writes_ms(self) -> float:
         """Time a fixed number of memory writes on a GPU, in milliseconds. The first eviction keeps the GPU busy until
-        the writes are launched, so the processor's speed hardly matters.
+        the processor has launched the writes, so the processor's speed hardly matters.
         """
         eviction, count = self._eviction_on(torch.cuda.current_stream()), ceil(_DEVICE.writes_ms / self._eviction_ms)
         return self._event_ms(lambda: [eviction() for _ in range(count)], 1)

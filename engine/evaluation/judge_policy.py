@@ -55,7 +55,7 @@ class PairPolicy(Struct, frozen=True):
     remains.
     """
     writes_one_in: int = 8
-    """On a GPU, an extra kernel call with memory writes follows one in this many pairs, on average. Work that the
+    """On average, an extra kernel call with memory writes follows one in this many pairs on a GPU. Work that the
     kernel leaves on the GPU slows these writes.
     """
     least_writes: int = 5
@@ -152,7 +152,7 @@ class ClockPolicy(Struct, frozen=True):
     slot's weights and inspects the buffers that the reference writes.
     """
     misreported: float = 1.5
-    """A call that takes this many times the reported time counts as cheating if the excess is also above
+    """A call counts as cheating if it takes this many times the reported time and the excess is above
     ``misreported_ms``.
     """
     misreported_ms: float = 0.03
@@ -175,7 +175,7 @@ class ClockPolicy(Struct, frozen=True):
     """Time limit for a call in a batch, relative to a single call, if calls on the same buffers confirm the reported
     time.
 
-    In one measurement, an honest transpose with TLB misses took 3.9 times as long.
+    An honest transpose with TLB misses took 3.9 times as long in one measurement.
     """
     batch_colder_ms: PerDevice = PerDevice(0.05, 0.05)
     """Additional time allowed for a call in a batch."""
@@ -184,7 +184,7 @@ class ClockPolicy(Struct, frozen=True):
     batch_call_ms: PerDevice = PerDevice(0.004, 0.05)
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
-    """For kernels shorter than this, an empty kernel measures the loop overhead."""
+    """An empty kernel measures the loop overhead for kernels shorter than this."""
     warm_batch_target_ms: float = 12.0
     """Target duration of a batch on the same buffers."""
     warm_batch_most: int = 2000
@@ -267,10 +267,10 @@ class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
     untimed_up_to_ms: float = 12.0
-    """For work that takes longer than this, cold first launches from Python make no measurable difference."""
+    """Cold first launches from Python make no measurable difference for work that takes longer than this."""
     untimed_calls: int = 2
     """Maximum number of untimed calls before a timed call with launches from Python. Measured: a network of 200
-    launches takes 1.6 times as long as a warm call in its first call, and 1.3 times as long in its second call.
+    launches takes 1.6 times as long in its first call as in a warm call, and 1.3 times as long in its second call.
     """
     apart_up_to_ms: float = 150.0
     """A longer reference gets no process of its own, because the GPU's work dominates its time."""
@@ -340,7 +340,7 @@ class DevicePolicy(Struct, frozen=True):
     peak_s: float = 0.1
     """Time after which the judge makes only the minimum repetitions."""
     one_product: float = 2e-3
-    """For fp32 tolerances below this, one product of fp16 operands is too inexact. The largest errors of such a product
+    """One product of fp16 operands is too inexact for fp32 tolerances below this. The largest errors of such a product
     are near 1.5e-3.
     """
     exact_products: int = 3
@@ -374,9 +374,7 @@ class AdmissionPolicy(Struct, frozen=True):
     Each waiting judge keeps a CUDA context.
     """
     more: float = 1.25
-    """After the device ran out of memory, the judge retries only when this many times the previous free memory is
-    free.
-    """
+    """After the device runs out of memory, the judge retries only when the free memory has grown by this factor."""
     full_s: float = 5.0
     """How long a judge waits for the memory that all checks need."""
     least_s: float = 60.0
@@ -452,9 +450,7 @@ class LibraryPolicy(Struct, frozen=True):
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB
-    """The judge searches sections up to this size for names. The sections of the CUDA runtime and of device code are
-    larger.
-    """
+    """The judge searches sections up to this size for names. The CUDA runtime and device code have larger sections."""
 
 
 class InputPolicy(Struct, frozen=True):
@@ -578,7 +574,7 @@ class SandboxPolicy(Struct, frozen=True):
     poisons: tuple[int, int] = (0x7FFD, 0x7FFA)
     """16-bit patterns that fill outputs: NaN in fp16, bf16, fp32 and fp64, and invalid booleans. The low bytes differ.
 
-    A NaN that PyTorch computes in fp16 on a CPU is negative and may have any payload.
+    NaN from PyTorch's fp16 arithmetic on a CPU is negative and may have any payload.
     """
     read_part_bytes: int = 1 * MIB
     """Minimum size of the part of a Python kernel's output that one thread reads. Smaller parts cost more time than
@@ -640,14 +636,14 @@ class CorrectnessPolicy(Struct, frozen=True):
     inputs once stays within the tolerance.
     """
     conditioned_products: float = 1.25
-    """Value of ``conditioned`` for the effect of rounding the inputs of fp32 products. Near the tolerance, only small
-    differences between two draws are harmless.
+    """Value of ``conditioned`` for the effect of rounding the inputs of fp32 products. Only small differences between
+    two draws are harmless near the tolerance.
     """
     product_steps: int = 128
     """Rounding steps of the inputs whose effect must fit the tolerance, for models with fp32 products.
 
-    Three bf16 products in place of one fp32 product have the effect of about 50 steps. Between two draws of
-    heavy-tailed inputs, the largest errors differ by more than a factor of two.
+    Three bf16 products have the effect of about 50 steps if they replace one fp32 product. The largest errors differ by
+    more than a factor of two between two draws of heavy-tailed inputs.
     """
     accurate: float = 1 / 8
     """Eager's own errors are harmless below this share of the tolerance. A kernel with ``multiple`` times eager's error
@@ -668,12 +664,12 @@ class CorrectnessPolicy(Struct, frozen=True):
     nearby_steps: int = 32
     """Distance of nearby inputs, in rounding steps of fp32 or fp64.
 
-    In 78 ill-conditioned trials, sequential fp32 sums of 64 terms had errors of up to 7 of these steps.
+    Sequential fp32 sums of 64 terms had errors of up to 7 of these steps in 78 ill-conditioned trials.
     """
     nearby_steps_half: int = 1
     """Distance of nearby inputs, in rounding steps of fp16 or bf16. Kernels sum in fp32 and round each value once."""
     hopeless: float = 100.0
-    """After two runs on nearby inputs, a kernel is at fault if its error exceeds this many times eager's error."""
+    """A kernel is at fault if its error exceeds this many times eager's error after two runs on nearby inputs."""
     period: int = 8191
     """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
     take longer than running most models.

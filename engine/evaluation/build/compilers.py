@@ -75,8 +75,8 @@ def flags_of(language: Language) -> tuple[str, ...]:
 def stack_flags(compiler: str) -> tuple[str, ...]:
     """Return the flags that align the stack for vectors, or () if ``compiler`` does not accept them.
 
-    Without these flags, GCC 12.2 for x86 sometimes stores a vector of 32 bytes or more at an address that is not
-    aligned for the instructions that access the vector. Such a kernel crashes in some runs.
+    Without these flags, GCC 12.2 for x86 sometimes misaligns vectors of 32 bytes or more. A kernel with such a vector
+    crashes in some runs.
     """
     return STACK_FLAGS if _aligns_the_stack(compiler, _version(compiler)) else ()
 

@@ -189,7 +189,9 @@ class PrecisionClassifier:
 
 
 def _relative_errors(exact: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float]:
-    """Return root mean square errors relative to the finite elements of ``exact``; infinity for non-finite outputs."""
+    """Return root mean square errors relative to the finite elements of ``exact``, or infinity for non-finite
+    outputs.
+    """
     finite = torch.isfinite(exact)
     right = exact[finite].double()
     size = right.norm()

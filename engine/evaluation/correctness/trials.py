@@ -61,7 +61,7 @@ class Trial:
         copy_into([*slot.inputs, *slot.weights], [*self.inputs, *self.weights])
 
     def changed(self, slot: Slot) -> str | None:
-        """Return the name of an input or weight that the kernel changed, or None."""
+        """Return the name of an input or weight that the kernel changed, or None if it changed none."""
         inputs = [spec for spec in slot.specs if spec.role == "input"]
         weights = [spec for spec in slot.specs if spec.role in ("parameter", "buffer")]
         now, before = (*slot.inputs, *slot.weights), (*self.inputs, *self.weights)
@@ -475,8 +475,8 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Time to copy outputs in the reference's layout once, in milliseconds. A ``.py`` kernel's runner copies the
-        outputs after the runner's clock has stopped.
+        """Time for one copy of the outputs from the reference's layout, in milliseconds. A ``.py`` kernel's runner
+        copies the outputs after the runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
         layouts = [one or target.stride() for target, one in zip(targets, self.output_strides, strict=True)]

@@ -54,7 +54,7 @@ class Structure:
 
 
 def structure_of(first: torch.Tensor, second: torch.Tensor) -> Structure | None:
-    """Return the structure shared by two draws of one floating-point input, or None."""
+    """Return the structure that two draws of one floating-point input share, or None if they share none."""
     draws = (first, second)
     if first.numel() < _INPUTS.least_structured or any(
         bool(draw.isnan().any()) or bool(draw.min() == draw.max()) for draw in draws

@@ -104,11 +104,13 @@ class Check(ABC):
 
     @abstractmethod
     def decide(self, run: KernelUnderTest) -> str:
-        """Return the evidence in words, or "". Raises ``Rejected`` and ``RunnerEnded``."""
+        """Return the evidence in words, or "" if there is none. Raises ``Rejected`` and ``RunnerEnded``."""
 
 
 class NamesNoLibrary(Check):
-    """Before the kernel's first run, its machine code and source name no library that could do the work."""
+    """Neither the source nor the machine code names a library that could do the work. The judge checks this before the
+    kernel's first run.
+    """
 
     name, threat = "libraries", "library"
 
@@ -128,7 +130,7 @@ class Loads(Check):
 
 
 class RightOnFreshInputs(Check):
-    """In every trial with new inputs, weights and poison, outputs are correct and no other memory changes."""
+    """Outputs are correct, and no other memory changes, in every trial with new inputs, weights and poison."""
 
     name, threat = "right on fresh inputs", "stale-output, replay, input-property, out-of-bounds"
 
@@ -140,7 +142,7 @@ class RightOnFreshInputs(Check):
 
 
 class MapsNoLibrary(Check):
-    """Before timing, no library that could do the work is mapped into a compiled kernel's process."""
+    """Before timing, a compiled kernel's process has mapped no library that could do the work."""
 
     name, threat = "libraries", "library"
 
@@ -164,7 +166,7 @@ class RunsInOneProcess(Check):
 
 
 class RightWhileTimed(Check):
-    """In timed pairs of reference and kernel, every output is correct, until the ratio is settled.
+    """Every output is correct in the timed pairs of reference and kernel, until the ratio is settled.
 
     Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
     """
@@ -237,8 +239,8 @@ class ExactWhenTimed(Check):
 
 
 class UsesNoLibrary(Check):
-    """In an extra call, operators and libraries do no more than the permitted share of the work. No library that could
-    do the work is mapped into the kernel's process.
+    """In an extra call, operators and libraries do no more than the permitted share of the work. The kernel's process
+    has mapped no library that could do the work.
 
     The extra call follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
     """

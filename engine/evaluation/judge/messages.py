@@ -119,7 +119,9 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
-    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
+    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or "" if
+    none pass.
+    """
 
     eager: Baseline
     sol_ms: float | None

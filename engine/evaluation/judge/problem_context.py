@@ -27,7 +27,7 @@ class ProblemContext:
     """An open problem.
 
     ``builds``: the cache of built kernels. ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds.
-    ``degenerate``: a description of trivial outputs that pass every check, or "".
+    ``degenerate``: a description of trivial outputs that pass every check, or "" if none pass.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ProblemContext:
     def untimed_slots(self, index: int) -> Sequence[int]:
         """Return the slots for the untimed calls before a call on slot ``index``, and fill these slots if necessary.
 
-        These slots differ from each other and from ``index``, so that an untimed call leaves no output for a later
+        These slots differ from each other and from ``index``. An untimed call therefore leaves no output for a later
         call, and does not write a later call's buffers.
         """
         slots = self.judged.arena.slots

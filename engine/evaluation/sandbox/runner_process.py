@@ -70,8 +70,8 @@ class SpareProcess:
     """A process that has not received a kernel yet. While the judge evaluates one kernel, it starts the process for the
     next kernel.
 
-    On a GPU, the start of the process and of the CUDA driver takes a tenth of a second, or longer if another GPU's
-    judge starts a process at the same time.
+    On a GPU, starting the process and the CUDA driver takes a tenth of a second. It takes longer if another GPU's judge
+    starts a process at the same time.
     """
 
     def __init__(self, kind: str, isolate: bool) -> None:

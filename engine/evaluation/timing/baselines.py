@@ -83,8 +83,8 @@ def time_eager(judged: JudgedProblem) -> Baseline:
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
-    """Time ``torch.compile`` of the reference. ``failure`` says why the compilation failed or which outputs are
-    wrong.
+    """Time the reference compiled with ``torch.compile``. ``failure`` says why the compilation failed or which outputs
+    are wrong.
     """
     slot = judged.arena.slots[0]
     trial = judged.trial(0)

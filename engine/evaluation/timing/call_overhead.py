@@ -66,7 +66,7 @@ class EmptyKernel:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the empty kernel in this process's namespace, or None."""
+        """The process id of the empty kernel in this process's namespace, or None without an empty kernel."""
         return self._ask(lambda runner: runner.pid)
 
     def call(self, overhead: CallOverhead) -> None:

@@ -185,7 +185,9 @@ def _blaming(variant: str) -> Iterator[None]:
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
-    """Return whether every kernel is clearly slower than the fastest, or its rank is known within ``margin``. Pure."""
+    """Return whether every kernel is clearly slower than the fastest kernel or has a rank known within ``margin``.
+    Pure.
+    """
     fastest = _fastest(times_ms)
     for own in times_ms.values():
         ratios = _ratios(own, times_ms[fastest])

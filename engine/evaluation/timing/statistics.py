@@ -49,7 +49,7 @@ def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> l
     """Return the pairs' ratios, corrected for the order within a pair. The second call finds other data in the caches.
 
     The function shifts the ratios of both orders to the geometric mean of their medians, by at most
-    ``StatisticsPolicy.order``. In one measurement on two cores, the orders differed by 8%.
+    ``StatisticsPolicy.order``. The orders differed by 8% in one measurement on two cores.
     """
     groups = [
         [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)

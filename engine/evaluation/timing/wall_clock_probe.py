@@ -42,7 +42,7 @@ class WallClockProbe:
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
-        A short burst of activity in other programs can disturb all batches but hardly raise the load over the whole
+        Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
         timing. The probe then repeats the batches with more attempts, and the smallest excess counts.
         """
         on_processor = limits.kind == "cpu" or limits.python
@@ -64,7 +64,7 @@ class WallClockProbe:
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
-        and of all slots, and counts the larger of two times: the long batch's time per call, and the time per
+        and of all slots. The larger of two times then counts: the long batch's time per call, and the time per
         additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the
         larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
         """
