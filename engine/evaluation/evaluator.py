@@ -63,7 +63,9 @@ class JudgeKilled(JudgeDied):
 
 
 class Evaluator(Protocol):
-    """Builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on the device."""
+    """An evaluator builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on
+    the device.
+    """
 
     async def start(self) -> tuple[DeviceFact, ...]:
         """Find devices; check the compiler and the sandbox. Raises ``EvaluationError`` if evaluation is impossible."""

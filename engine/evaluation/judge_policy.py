@@ -142,8 +142,8 @@ class ClockPolicy(Struct, frozen=True):
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
     """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
     output_copy: float = 1.5
-    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after its clock has
-    stopped.
+    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after the runner's clock
+    has stopped.
     """
     binds: int = 32
     """Number of recent times for binding a slot's weights that the judge keeps."""
@@ -384,8 +384,8 @@ class AdmissionPolicy(Struct, frozen=True):
     any amount.
     """
     open_s: float = 600.0
-    """Maximum wait for opening a problem or measuring a device. This wait is longer than others, because every verdict
-    depends on these requests.
+    """Maximum wait for opening a problem or measuring a device. This wait is longer than other waits, because every
+    verdict depends on these requests.
     """
     ask_s: float = 3.0
     """How long a judge keeps its turn while other judges release memory."""

@@ -20,7 +20,7 @@ from engine.problem.model import SEED, OnDevice, build_model, flatten, named_wei
 from engine.problem.source import ProblemFileError, ProblemModule
 
 _TENSOR = object()
-"""Marks the place of a tensor among the leaves. Other leaves keep their value, which may be None."""
+"""Marker for the place of a tensor among the leaves. Other leaves keep their value, which may be None."""
 
 
 class Reference:
@@ -156,8 +156,8 @@ class Reference:
         return self.output_tensors(self.forward_on(leaves)())
 
     def forward_on(self, leaves: Sequence[Any]) -> Callable[[], Any]:
-        """Return a function that runs one forward pass and returns its result. Call it only once, because the model may
-        change lists and dicts among its arguments. The function's time excludes arranging the arguments.
+        """Return a function that runs one forward pass and returns its result. Call the function only once, because the
+        model may change lists and dicts among its arguments. The function's time excludes arranging the arguments.
         """
         model, arguments = self.model, self.arguments(leaves)
 

@@ -65,13 +65,13 @@ class KernelUnderTest(Protocol):
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
 
     def trial_if_time(self, index: int) -> None:
-        """Run trial ``index`` unless the time for extra trials is used up."""
+        """Run trial ``index`` unless extra trials have used up their time."""
 
     def pair_and_perhaps_trial(self) -> bool:
         """Time one pair, sometimes followed by a trial. Return whether the judge compared the inputs."""
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled or the time for timing is used up."""
+        """Return whether the ratio is settled or timing has reached its time limit."""
 
     def probe_wall_clock(self) -> tuple[float, str]:
         """Return the milliseconds by which a call exceeds the counted time, and the evidence in words."""

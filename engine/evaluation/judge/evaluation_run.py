@@ -188,7 +188,7 @@ class EvaluationRun:
         self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
 
     def trial_if_time(self, index: int) -> None:
-        """Run a trial between the pairs, unless the time for such trials is used up."""
+        """Run a trial between the pairs, unless such trials have used up their time."""
         if self._between_s < _PAIRS.between_s:
             started = time.perf_counter()
             self.trial(index)
@@ -297,7 +297,7 @@ class EvaluationRun:
         self.problem.device.synchronize()
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled or the time for timing is used up."""
+        """Return whether the ratio is settled or timing has reached its time limit."""
         pairs, ratios, effort = self.pairs, self.counted().ratios, _PAIRS.quick
         exact = self.settings.precision == "fp32"
         if self.settings.thorough:
@@ -370,7 +370,7 @@ class EvaluationRun:
         return median(times_ms)
 
     def _reference(self, place: int, seed: int | None) -> tuple[float, list[torch.Tensor]]:
-        """Run the reference on the slot's inputs. Return the time in milliseconds, without seeding, and the outputs.
+        """Run the reference on the slot's inputs. Return the time in milliseconds, excluding seeding, and the outputs.
 
         For a Python kernel, the time comes from the reference's own process if that process is running. The outputs
         always come from this process. If the kernel's calls follow untimed calls, the reference's calls do, too. The

@@ -57,7 +57,9 @@ class OpenProblem(Struct, frozen=True, tag_field="do", tag="open"):
 
 
 class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):
-    """Judge a kernel of the open problem with the id ``problem``, from the host's build cache or newly built."""
+    """Judge a kernel of the open problem with the id ``problem``. The built kernel comes from the host's build cache or
+    from a new build.
+    """
 
     problem: str
     kernel: KernelSource

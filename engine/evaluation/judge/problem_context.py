@@ -54,7 +54,7 @@ class ProblemContext:
 
     @property
     def untimed_calls(self) -> int:
-        """Number of untimed calls before a timed call with launches from Python, each on its own slot.
+        """Number of untimed calls, each on its own slot, before a timed call with launches from Python.
 
         Without untimed calls, these launches would take longer, because the processor has been doing other work.
         """
@@ -132,7 +132,7 @@ class ProblemContext:
         self.reference_process.close()
 
     def close(self) -> None:
-        """Release buffers and processes. Do not use the context afterwards."""
+        """Release buffers and processes. Do not use the context afterward."""
         self.empty_kernel.close()
         self.reference_process.close()
         self.judged.close()

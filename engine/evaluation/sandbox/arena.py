@@ -161,7 +161,7 @@ class Arena:
         return [slot.offsets for slot in self.slots]
 
     def close(self) -> None:
-        """Release the arena's memory. Do not use the slots' tensors afterwards."""
+        """Release the arena's memory. Do not use the slots' tensors afterward."""
         self.slots = []
         self._memory.close()
 

@@ -59,7 +59,9 @@ class Mapping(Struct, frozen=True):
 
 
 def mappings_of(pid: int) -> list[Mapping]:
-    """Return a process's mappings, by address, except its private memory. Raises ``OSError``."""
+    """Return a process's mappings in the order of their addresses, except private memory without a file. Raises
+    ``OSError``.
+    """
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         span, permissions, offset, _, inode, *name = line.split(maxsplit=5)

@@ -65,7 +65,7 @@ class CallLimits(Struct, frozen=True):
 
     @property
     def _around_ms(self) -> float:
-        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterwards."""
+        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterward."""
         return self.bind_ms + _CLOCK.output_copy * (self.copy_ms or 0.0)
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:

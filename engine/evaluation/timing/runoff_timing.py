@@ -100,7 +100,9 @@ class _Runoff:
         self._walls: dict[str, list[float]] = {}
 
     def take_rounds(self) -> None:
-        """Time rounds until the order is settled or the time is used up. Raises ``FoundOut`` and ``RunnerEnded``."""
+        """Time rounds until the order is settled or the runoff reaches its time limit. Raises ``FoundOut`` and
+        ``RunnerEnded``.
+        """
         self._call_overhead.clear()
         self._times = {name: [] for name in self._libraries}
         self._walls = {name: [] for name in self._libraries}

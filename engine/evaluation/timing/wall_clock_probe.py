@@ -23,7 +23,7 @@ _CLOCK = POLICY.clock
 
 
 class WallClockProbe:
-    """Times one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
+    """Time one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
     ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. The probe
     sets this attribute if other programs disturbed the batches each time. All methods raise ``RunnerEnded``, and
@@ -180,8 +180,8 @@ class WallClockProbe:
         return max(each_ms, (wall_ms - self._fastest_batch(2)[1]) / more)
 
     def _fastest_batch(self, count: int) -> tuple[float, float]:
-        """Return the shortest time of a few batches in milliseconds, as the kernel's process reports it and by the
-        judge's clock.
+        """Return the shortest times of a few batches in milliseconds: the reported time, and the time by the judge's
+        clock.
         """
         batches = [CallBatch(self._problem, self._runner, count, self._check) for _ in range(_CLOCK.waiting_batches)]
         times = [batch.call() for batch in batches]
