@@ -90,8 +90,8 @@ class Reference:
     def draw(self, seed: int) -> list[Any]:
         """Draw fresh leaves from ``get_inputs()`` after seeding. Tensors are contiguous and on the device.
 
-        If the device is a GPU, PyTorch creates tensors without an explicit device directly on the GPU. Drawing on the
-        GPU is faster, but a CPU would draw other values.
+        If the device is a GPU, PyTorch creates tensors on the GPU unless ``get_inputs()`` names another device. Drawing
+        on the GPU is faster, but a CPU would draw other values.
         """
         values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
@@ -139,8 +139,8 @@ class Reference:
         return list(pytree.tree_unflatten(list(leaves), self._structure))
 
     def orders(self) -> list[Order | Structure | None]:
-        """Return the property that each leaf keeps in every draw: an order for integers and booleans; a structure or
-        None for other leaves.
+        """Return the property that each leaf keeps in every draw: an order for integers and booleans, and a structure
+        or None for other leaves.
         """
         if self._orders is None:
             draws = self._first or self.draw(SEED), self.draw(SEED + 1)

@@ -21,9 +21,9 @@ _INPUTS = POLICY.inputs
 class Structure:
     """An input's structure.
 
-    ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
-    None. ``discrete``: whether the input has few distinct values, so that mixtures are impossible. ``constant``:
-    whether the input is equal in every draw.
+    ``kept``: the zeros and infinities that are at the same positions in every draw, with NaN elsewhere, or None if
+    there are too few. ``discrete``: whether the input has few distinct values, so that mixtures are impossible.
+    ``constant``: whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None

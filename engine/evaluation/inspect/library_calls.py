@@ -161,8 +161,8 @@ class Libraries:
 
 
 def named_in(library: Path, with_torch: bool = False) -> list[str]:
-    """Return the libraries and functions that the file imports, or that it names along with functions that open
-    libraries.
+    """Return the libraries and functions that the file imports. If the file imports functions that open libraries, the
+    result includes the libraries and functions that the file names.
 
     ``with_torch``: whether the file is a PyTorch extension, which may use tensors but no operators that the profiler
     misses.

@@ -254,7 +254,7 @@ class UsesNoLibrary(Check):
 
 
 class TimesMemoryWrites(Check):
-    """If the reference was slow next to the kernel, the judge has timed memory writes on the GPU after enough calls.
+    """If the reference was slow in the pairs, the judge has timed memory writes on the GPU after enough calls.
 
     Most of these calls follow random pairs, and resemble the calls of a pair, so a kernel cannot recognize them.
     """
