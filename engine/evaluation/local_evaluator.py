@@ -337,8 +337,8 @@ class LocalEvaluator:
         return (self._tap.descriptor, "; see engine.log") if self._tap is not None else (self._stderr, "")
 
     def _choose_devices(self) -> tuple[DeviceFact, ...]:
-        """Return the configured devices. For ``auto``, return all GPUs of the same model as the first if nvcc exists,
-        otherwise the CPU.
+        """Return the configured devices. For ``auto``, return all GPUs of the same model as the first GPU if nvcc
+        exists, otherwise the CPU.
         """
         found = discover()
         gpus = [device for device in found if device.kind == "cuda"]

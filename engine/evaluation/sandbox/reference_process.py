@@ -1,8 +1,8 @@
 """A problem's reference in a process of its own, like the process of a Python kernel.
 
-On a GPU, PyTorch launches a network's operators up to 15% more slowly in the judge's process than in a kernel's. A
-kernel that only copies the reference would therefore seem faster than the reference. Two processes of the same kind
-launch equally fast.
+On a GPU, PyTorch launches a network's operators up to 15% more slowly in the judge's process than in a kernel's
+process. A kernel that only copies the reference would therefore seem faster than the reference. Two processes of the
+same kind launch equally fast.
 """
 
 from __future__ import annotations

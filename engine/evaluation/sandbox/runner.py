@@ -264,7 +264,7 @@ class Runner:
 
         ``answer``: the report of the call. This method also checks memory use, because no other check runs during a
         short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call failed and the
-        process lives on.
+        process is still running.
         """
         self._signal(signal.SIGSTOP)
         self._check_usage()

@@ -38,7 +38,7 @@ _REASON_CHARS = POLICY.sandbox.reason_chars
 
 
 def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], object]], least_s: float = 0.0) -> Timing:
-    """Time calls for at least ``least_s`` seconds, and then until there are 50 times or half a second has passed.
+    """Time calls for at least ``least_s`` seconds, and continue up to 50 calls or half a second.
 
     ``prepare`` returns the next call. On a GPU, untimed calls precede each short call, because launches become slower
     after a pause. Pairs of reference and kernel include the same untimed calls. On a CPU, the result excludes disturbed

@@ -88,7 +88,7 @@ class _Runoff:
                 self._bound.add(name)
         python = [self._runners[name].pid for name, library in libraries.items() if library.suffix == ".py"]
         self._launching = python if settings.kind == "cuda" else []
-        """Processes that launch GPU work from Python, whose times depend on the core's speed."""
+        """Processes that launch GPU work from Python. Their times depend on the core's speed."""
         self._problem = problem
         tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
         self._check = partial(Answers(tolerances).check, problem)
