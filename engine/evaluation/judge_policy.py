@@ -146,7 +146,7 @@ class ClockPolicy(Struct, frozen=True):
     has stopped.
     """
     binds: int = 32
-    """Number of recent times for binding a slot's weights that the judge keeps."""
+    """Number of recent weight-binding times that the judge keeps."""
     bind: float = 2.0
     """Factor on the judge's own time for binding weights. While its clock is stopped, a Python kernel's process binds a
     slot's weights and inspects the buffers that the reference writes.
@@ -194,8 +194,8 @@ class ClockPolicy(Struct, frozen=True):
     the caches.
     """
     between_calls: int = 12
-    """Minimum number of a Python kernel's calls on alternating buffers. With fewer calls, a kernel could hide more time
-    outside each call.
+    """Minimum number of calls of a Python kernel on alternating buffers. With fewer calls, a kernel could hide more
+    time outside each call.
     """
     batch_compared: int = 64
     """Number of random outputs to compare per batch. In 999 of 1,000 batches, the comparison detects a kernel that
@@ -220,9 +220,9 @@ class ClockPolicy(Struct, frozen=True):
     waiting_batches: int = 3
     """Number of batches of each length for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
     empty_batches: int = 3
-    """Number of an empty kernel's batches that measure overhead; the least disturbed batch counts."""
+    """Number of batches of an empty kernel that measure overhead; the least disturbed batch counts."""
     empty_queued: int = 4
-    """Number of an empty kernel's queued calls that measure overhead; the least disturbed call counts."""
+    """Number of queued calls of an empty kernel that measure overhead; the least disturbed call counts."""
     reference_slowed: float = 1.25
     """The reference or memory writes count as slow if they take this many times their usual time, plus
     ``reference_slowed_ms``. The allowed difference for the writes depends on the reference's usual time if that time is
@@ -269,13 +269,13 @@ class DevicePolicy(Struct, frozen=True):
     untimed_up_to_ms: float = 12.0
     """Cold first launches from Python make no measurable difference for work that takes longer than this."""
     untimed_calls: int = 2
-    """Maximum number of untimed calls before a timed call with launches from Python. Measured: a network of 200
-    launches takes 1.6 times as long in its first call as in a warm call, and 1.3 times as long in its second call.
+    """Maximum number of untimed calls before a timed call with launches from Python. Measured with a network of 200
+    launches: the first call takes 1.6 times as long as a warm call, and the second call 1.3 times.
     """
     apart_up_to_ms: float = 150.0
     """A longer reference gets no process of its own, because the GPU's work dominates its time."""
     apart_attempts: int = 2
-    """Maximum number of processes for one reference. After as many failures, the judge times the reference itself."""
+    """Maximum number of processes for one reference. After this many failures, the judge times the reference itself."""
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed
     call.
@@ -562,7 +562,7 @@ class SandboxPolicy(Struct, frozen=True):
     workspace_most_bytes: int = 1 << 46
     """Largest workspace that the runner tries to allocate, because rounding up larger sizes could overflow."""
     flush_bytes: int = 256 * MIB
-    """Number of bytes to write to evict the L2 cache of any GPU."""
+    """Number of bytes that the judge or runner writes to evict the L2 cache of any GPU."""
     redzone_bytes: int = 4096
     """Size of the redzone on each side of a buffer. Most stray writes, by vectors or tiles, are narrower."""
     alignment_bytes: int = 4096
@@ -640,7 +640,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     two draws are harmless near the tolerance.
     """
     product_steps: int = 128
-    """Rounding steps of the inputs whose effect must fit the tolerance, for models with fp32 products.
+    """Rounding steps of the inputs whose effect must fit within the tolerance, for models with fp32 products.
 
     Three bf16 products have the effect of about 50 steps if they replace one fp32 product. The largest errors differ by
     more than a factor of two between two draws of heavy-tailed inputs.

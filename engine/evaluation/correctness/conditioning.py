@@ -93,7 +93,7 @@ class Conditioning:
 
     def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, float, torch.dtype]]:
         """Return a tuple for each error: the error, its allowed ratio to the error on drawn inputs, the harmless share
-        of the tolerance, and the output's dtype.
+        of the tolerance, and the dtype.
 
         One kind of error is the effect of changing the inputs by a few rounding steps; the other is eager's own error.
         The runs do not use TF32, because TF32's errors are not a property of the inputs.

@@ -103,8 +103,8 @@ def compare_in_double(
 
     Returns None if an output is wrong or the model does not run in fp64.
 
-    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's output
-    (:class:`_Suspect`), or contains indices of equal values.
+    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's (:class:`_Suspect`),
+    or contains indices of equal values.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
     if any(outputs[place].dtype not in _COMPARED for place in suspects):
