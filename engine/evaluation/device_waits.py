@@ -87,7 +87,7 @@ class DeviceWatch:
     async def wanted(self, device: str, limit_s: float | None = None, pid: int | None = None) -> AsyncIterator[None]:
         """Register a request for ``device``. Raises ``TimeoutError`` after ``limit_s`` seconds.
 
-        The limit excludes the time while other processes held the device, or while a signal had stopped our process
+        The limit excludes the time during which other processes held the device or a signal had stopped our process
         ``pid``.
         """
         async with asyncio.timeout(limit_s) as limit:

@@ -17,7 +17,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 class Opened(Struct, frozen=True):
     """The judge's measurements from opening a problem: the eager baseline, and the SOL bound in milliseconds.
 
-    ``degenerate``: a description of trivial outputs that pass every check, or "".
+    ``degenerate``: a description of trivial outputs that pass every check, or "" if none pass.
     """
 
     eager: Baseline
@@ -63,7 +63,9 @@ class JudgeKilled(JudgeDied):
 
 
 class Evaluator(Protocol):
-    """Builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on the device."""
+    """An evaluator builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on
+    the device.
+    """
 
     async def start(self) -> tuple[DeviceFact, ...]:
         """Find devices; check the compiler and the sandbox. Raises ``EvaluationError`` if evaluation is impossible."""
@@ -124,7 +126,7 @@ class Evaluator(Protocol):
         ...
 
     async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
-        """Time ``torch.compile`` of the reference, alone on the device."""
+        """Time the reference compiled with ``torch.compile``, alone on the device."""
         ...
 
     async def counters(

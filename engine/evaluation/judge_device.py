@@ -54,7 +54,7 @@ class JudgeDevice:
 
     def writes_ms(self) -> float:
         """Time a fixed number of memory writes on a GPU, in milliseconds. The first eviction keeps the GPU busy until
-        the writes are launched, so the processor's speed hardly matters.
+        the processor has launched the writes, so the processor's speed hardly matters.
         """
         eviction, count = self._eviction_on(torch.cuda.current_stream()), ceil(_DEVICE.writes_ms / self._eviction_ms)
         return self._event_ms(lambda: [eviction() for _ in range(count)], 1)
@@ -81,15 +81,15 @@ class JudgeDevice:
         return float(self._start.elapsed_time(self._stop))
 
     def _eviction_on(self, stream: torch.cuda.Stream) -> Callable[[], None]:
-        """Return a function that evicts the L2 cache as the runner does, so that both launch a timed call equally
-        early.
+        """Return a function that evicts the L2 cache as the runner does, so that judge and runner launch a timed call
+        equally early.
         """
         address, size = c_uint64(self._flush.data_ptr()), c_size_t(self._flush.nbytes)
         return partial(self._driver.call, "cuMemsetD8Async", address, 0, size, c_void_p(stream.cuda_stream))
 
     def least_ms(self) -> float:
-        """Return the minimum time of any GPU call, in milliseconds: two events around almost no work. Return 0 on a
-        CPU.
+        """Return the minimum time of any GPU call, in milliseconds, measured with two events around almost no work.
+        Return 0 on a CPU.
         """
         if not self.cuda:
             return 0.0

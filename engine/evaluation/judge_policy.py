@@ -30,9 +30,9 @@ class Effort(Struct, frozen=True):
     least_s: float
     """Minimum seconds of timing, because a shared machine drifts over seconds."""
     overhead_s: float
-    """Maximum seconds of timing, excluding the runs of kernel and reference."""
+    """Maximum seconds of timing, excluding the runs of the kernel and the reference."""
     runs_s: float
-    """Maximum seconds of running kernel and reference."""
+    """Maximum seconds for running the kernel and the reference."""
 
 
 class PairPolicy(Struct, frozen=True):
@@ -47,19 +47,19 @@ class PairPolicy(Struct, frozen=True):
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
     look_every: int = 8
-    """After this many pairs, compute statistics only once per this many pairs. The cost grows with the number of pairs,
-    from 0.05 ms to 0.8 ms with 1,400 pairs.
+    """After this many pairs, the judge computes statistics only once per this many pairs. The cost grows with the
+    number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
     """
     trial_one_in: int = 8
     """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
     remains.
     """
     writes_one_in: int = 8
-    """On a GPU, an extra kernel call with memory writes follows one in this many pairs, on average. Work that the
+    """On average, an extra kernel call with memory writes follows one in this many pairs on a GPU. Work that the
     kernel leaves on the GPU slows these writes.
     """
     least_writes: int = 5
-    """Minimum number of such calls if the reference was slow; the median counts."""
+    """Minimum number of calls with memory writes if the reference was slow; the median counts."""
     outliers_one_in: int = 3
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
     change a median.
@@ -142,17 +142,17 @@ class ClockPolicy(Struct, frozen=True):
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
     """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
     output_copy: float = 1.5
-    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after its clock has
-    stopped.
+    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after the runner's clock
+    has stopped.
     """
     binds: int = 32
-    """Number of recent times for binding a slot's weights that the judge keeps."""
+    """Number of recent weight-binding times that the judge keeps."""
     bind: float = 2.0
-    """Factor on the judge's own time for binding weights, because the process of a Python kernel binds the weights of a
-    slot, and looks at the buffers that the reference writes, outside its clock.
+    """Factor on the judge's own time for binding weights. While its clock is stopped, a Python kernel's process binds a
+    slot's weights and inspects the buffers that the reference writes.
     """
     misreported: float = 1.5
-    """A call that takes this many times the reported time counts as cheating if the excess is also above
+    """A call counts as cheating if it takes this many times the reported time and the excess is above
     ``misreported_ms``.
     """
     misreported_ms: float = 0.03
@@ -162,11 +162,11 @@ class ClockPolicy(Struct, frozen=True):
     batch_below_ms: float = 1.0
     """Calls longer than this need no batch, because a single call hides less time than a batch would reveal."""
     batch_target_ms: float = 6.0
-    """Target length of a batch. The number of buffers limits the actual length."""
+    """Target duration of a batch. The number of buffers limits the actual duration."""
     batches: int = 8
     """Maximum number of batches to time until one is undisturbed."""
     probes: int = 3
-    """Attempts to find the processor free for the batches of a kernel that seems to hide time."""
+    """Maximum attempts to time batches without disturbance by other programs, for a kernel that seems to hide time."""
     batches_contended: int = 24
     """Maximum number of batches while other programs are running."""
     batch_colder: float = 1.6
@@ -175,7 +175,7 @@ class ClockPolicy(Struct, frozen=True):
     """Time limit for a call in a batch, relative to a single call, if calls on the same buffers confirm the reported
     time.
 
-    In one measurement, an honest transpose with TLB misses took 3.9 times as long.
+    An honest transpose with TLB misses took 3.9 times as long in one measurement.
     """
     batch_colder_ms: PerDevice = PerDevice(0.05, 0.05)
     """Additional time allowed for a call in a batch."""
@@ -184,9 +184,9 @@ class ClockPolicy(Struct, frozen=True):
     batch_call_ms: PerDevice = PerDevice(0.004, 0.05)
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
-    """For kernels shorter than this, an empty kernel measures the loop overhead."""
+    """An empty kernel measures the loop overhead for kernels shorter than this."""
     warm_batch_target_ms: float = 12.0
-    """Target length of a batch on the same buffers."""
+    """Target duration of a batch on the same buffers."""
     warm_batch_most: int = 2000
     """Maximum number of calls in a batch on the same buffers."""
     warm_batch_factor: float = 1.3
@@ -194,15 +194,15 @@ class ClockPolicy(Struct, frozen=True):
     the caches.
     """
     between_calls: int = 12
-    """Minimum number of a Python kernel's calls on alternating buffers. With fewer calls, a kernel could hide more time
-    beside each call.
+    """Minimum number of calls of a Python kernel on alternating buffers. With fewer calls, a kernel could hide more
+    time outside each call.
     """
     batch_compared: int = 64
     """Number of random outputs to compare per batch. In 999 of 1,000 batches, the comparison detects a kernel that
     skips one call in ten.
     """
     queue_target_ms: float = 2.0
-    """Target length of GPU calls queued behind a gate."""
+    """Target total time of the GPU calls queued behind a gate."""
     queued_factor: float = 1.1
     """Time limit for a queued call, relative to its event time. The L2 cache can buffer the writes of one call, but not
     the writes of many calls.
@@ -214,18 +214,19 @@ class ClockPolicy(Struct, frozen=True):
     queue_shrink: int = 8
     """Factor by which the number of queued calls shrinks if a stream cannot hold them."""
     least: float = 0.85
-    """Lower bound on any GPU call, relative to the time of an event pair around almost no work."""
+    """Lower bound on the time of any GPU call, relative to the time of an event pair around almost no work."""
     waiting_calls: int = 8
     """Minimum difference in calls between two batches whose times the judge subtracts."""
     waiting_batches: int = 3
     """Number of batches of each length for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
     empty_batches: int = 3
-    """Number of an empty kernel's batches that measure overhead; the least disturbed batch counts."""
+    """Number of batches of an empty kernel that measure overhead; the least disturbed batch counts."""
     empty_queued: int = 4
-    """Number of an empty kernel's queued calls that measure overhead; the least disturbed call counts."""
+    """Number of queued calls of an empty kernel that measure overhead; the least disturbed call counts."""
     reference_slowed: float = 1.25
-    """Memory writes or the reference are slow if they take this many times their usual time, plus
-    ``reference_slowed_ms``. For the writes, the reference's time limits the difference, too.
+    """The reference or memory writes count as slow if they take this many times their usual time, plus
+    ``reference_slowed_ms``. The allowed difference for the writes depends on the reference's usual time if that time is
+    shorter.
     """
     reference_slowed_ms: float = 0.1
     """Shorter differences are noise."""
@@ -266,15 +267,15 @@ class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
     untimed_up_to_ms: float = 12.0
-    """For work that takes longer than this, cold first launches from Python make no measurable difference."""
+    """Cold first launches from Python make no measurable difference for work that takes longer than this."""
     untimed_calls: int = 2
-    """Maximum number of untimed calls before a timed call with launches from Python. Measured: a network of 200
-    launches takes 1.6 times as long as a warm call in its first call, and 1.3 times as long in its second call.
+    """Maximum number of untimed calls before a timed call with launches from Python. Measured with a network of 200
+    launches: the first call takes 1.6 times as long as a warm call, and the second call 1.3 times.
     """
     apart_up_to_ms: float = 150.0
     """A longer reference gets no process of its own, because the GPU's work dominates its time."""
     apart_attempts: int = 2
-    """Maximum number of processes for one reference. After as many failures, the judge times the reference itself."""
+    """Maximum number of processes for one reference. After this many failures, the judge times the reference itself."""
     launched_ms: float = 0.4
     """Time that a warm Python process takes to launch a call. The judge keeps the GPU busy this long before a timed
     call.
@@ -288,7 +289,7 @@ class DevicePolicy(Struct, frozen=True):
     most_slots: PerDevice = PerDevice(64, 256)
     """Maximum number of buffer sets."""
     trial_slots: int = 4
-    """Number of slots for the first trials. Reusing a slot with other inputs catches kernels that store answers by
+    """Number of slots for the first trials. Reusing a slot with other inputs catches kernels that store outputs by
     address.
     """
     touched_bytes: PerDevice = PerDevice(512 * MIB, 0)
@@ -322,14 +323,15 @@ class DevicePolicy(Struct, frozen=True):
     copy_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Size of the copy that measures bandwidth."""
     copy_least_bytes: int = 1 * MIB
-    """Minimum size of a copy as large as a problem. Shorter copies measure the overhead of a call."""
+    """Minimum size of the copy that matches a problem's size. Smaller copies would measure the overhead of a call."""
     copy_most_bytes: int = 256 * MIB
-    """Maximum size of a copy as large as a problem."""
+    """Maximum size of the copy that matches a problem's size."""
     matrix: PerDevice = PerDevice(1024, 8192)
     """Rows and columns of the matrices whose product measures the peak arithmetic rate."""
     convolution: tuple[int, int, int] = (4, 64, 58)
-    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. The data fit an L3 cache, and
-    the convolution is long enough to reach the rate: smaller ones stay 13% below it (two cores of an AMD EPYC).
+    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. The data fit in an L3 cache,
+    and the convolution is long enough to reach the rate. Smaller convolutions stay 13% below the rate (two cores of an
+    AMD EPYC).
     """
     peak_least: int = 5
     """Minimum repetitions of the copy, of each matrix product and of the convolution; the fastest counts."""
@@ -338,7 +340,7 @@ class DevicePolicy(Struct, frozen=True):
     peak_s: float = 0.1
     """Time after which the judge makes only the minimum repetitions."""
     one_product: float = 2e-3
-    """For fp32 tolerances below this, one product of fp16 operands is too inexact. The largest errors of such a product
+    """One product of fp16 operands is too inexact for fp32 tolerances below this. The largest errors of such a product
     are near 1.5e-3.
     """
     exact_products: int = 3
@@ -363,7 +365,7 @@ class AdmissionPolicy(Struct, frozen=True):
     fp64: int = 12
     """Free memory for an fp64 run, relative to the problem's bytes. A run may use up to half of the free memory."""
     spare: int = 3
-    """Buffers for batches of short calls may use the free memory, divided by this number."""
+    """Buffers for batches of short calls may use the free memory divided by this number."""
     measure_bytes: int = 5 * GIB
     """Memory for measuring a GPU's peaks with large copies. The measurement also works with less memory."""
     whole: float = 0.85
@@ -372,9 +374,7 @@ class AdmissionPolicy(Struct, frozen=True):
     Each waiting judge keeps a CUDA context.
     """
     more: float = 1.25
-    """After the device ran out of memory, the judge retries only when this many times the previous free memory is
-    free.
-    """
+    """After the device runs out of memory, the judge retries only when the free memory has grown by this factor."""
     full_s: float = 5.0
     """How long a judge waits for the memory that all checks need."""
     least_s: float = 60.0
@@ -384,8 +384,8 @@ class AdmissionPolicy(Struct, frozen=True):
     any amount.
     """
     open_s: float = 600.0
-    """Maximum wait for opening a problem or measuring a device. This wait is longer than others, because every verdict
-    depends on these requests.
+    """Maximum wait for opening a problem or measuring a device. This wait is longer than other waits, because every
+    verdict depends on these requests.
     """
     ask_s: float = 3.0
     """How long a judge keeps its turn while other judges release memory."""
@@ -450,9 +450,7 @@ class LibraryPolicy(Struct, frozen=True):
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB
-    """The judge searches sections up to this size for names. The sections of the CUDA runtime and of device code are
-    larger.
-    """
+    """The judge searches sections up to this size for names. The CUDA runtime and device code have larger sections."""
 
 
 class InputPolicy(Struct, frozen=True):
@@ -520,7 +518,7 @@ class SandboxPolicy(Struct, frozen=True):
     call_per_eager: float = 100.0
     """Timeout of a call, relative to eager's time."""
     empty_call_s: float = 10.0
-    """Timeout of a call of the judge's own empty kernel, which only a stalled machine exceeds."""
+    """Timeout of a call of the judge's own empty kernel. Such a call takes this long only on a stalled machine."""
     status_s: float = 2.0
     """Timeout for a runner's last process, which reports the kernel's end and then exits."""
     end_s: float = 5.0
@@ -564,7 +562,7 @@ class SandboxPolicy(Struct, frozen=True):
     workspace_most_bytes: int = 1 << 46
     """Largest workspace that the runner tries to allocate, because rounding up larger sizes could overflow."""
     flush_bytes: int = 256 * MIB
-    """Number of bytes whose writing evicts the L2 cache of any GPU."""
+    """Number of bytes that the judge or runner writes to evict the L2 cache of any GPU."""
     redzone_bytes: int = 4096
     """Size of the redzone on each side of a buffer. Most stray writes, by vectors or tiles, are narrower."""
     alignment_bytes: int = 4096
@@ -576,12 +574,14 @@ class SandboxPolicy(Struct, frozen=True):
     poisons: tuple[int, int] = (0x7FFD, 0x7FFA)
     """16-bit patterns that fill outputs: NaN in fp16, bf16, fp32 and fp64, and invalid booleans. The low bytes differ.
 
-    A NaN that PyTorch computes in fp16 on a CPU is negative and may have any payload.
+    NaN from PyTorch's fp16 arithmetic on a CPU is negative and may have any payload.
     """
     read_part_bytes: int = 1 * MIB
-    """Minimum part of a Python kernel's output that one thread reads. Smaller parts cost more time than they save."""
+    """Minimum size of the part of a Python kernel's output that one thread reads. Smaller parts cost more time than
+    they save.
+    """
     read_part_most_bytes: int = 1 * GIB
-    """Maximum part of an output that one thread reads. Linux reads up to 2 GiB in one call."""
+    """Maximum size of the part of an output that one thread reads. Linux reads up to 2 GiB in one call."""
     reported_names: int = 50
     """Maximum number of operators and kernels in a Python kernel's report, so that the report fits in one message."""
     reported_chars: int = 1000
@@ -602,7 +602,9 @@ class CorrectnessPolicy(Struct, frozen=True):
     compared_together: int = 1 << 12
     """Number of elements up to which PyTorch compares a network's outputs and buffers together."""
     fp64_eager_ms: float = 60.0
-    """Models that take longer than this in eager mode do not run in fp64. Each fp64 run would take most of a second."""
+    """The judge does not run a model in fp64 if the model takes longer than this in eager mode. Each fp64 run would
+    take most of a second.
+    """
     fp64_footprint: int = 6
     """Memory of an fp64 run, relative to the problem's tensors: copies of all tensors, and intermediate results."""
     multiple: float = 4.0
@@ -622,9 +624,9 @@ class CorrectnessPolicy(Struct, frozen=True):
     Rounding operands to bf16 causes 8 times the error of rounding to TF32.
     """
     harmless: float = 1 / 16
-    """A mean error up to this share of the tolerance passes, regardless of eager's mean error."""
+    """Mean error that passes regardless of eager's mean error, relative to the tolerance."""
     tied: float = 4.0
-    """Values that differ by at most this many times eager's error count as equal."""
+    """Values count as equal if they differ by at most this many times eager's error."""
     conditioned: float = 2.0
     """Allowed ratio of eager's errors on an input kind to eager's errors on drawn inputs. Between two draws, the errors
     differ by less.
@@ -634,18 +636,18 @@ class CorrectnessPolicy(Struct, frozen=True):
     inputs once stays within the tolerance.
     """
     conditioned_products: float = 1.25
-    """Value of ``conditioned`` for the effect of rounding the inputs of fp32 products. Near the tolerance, only small
-    differences between two draws are harmless.
+    """Value of ``conditioned`` for the effect of rounding the inputs of fp32 products. Only small differences between
+    two draws are harmless near the tolerance.
     """
     product_steps: int = 128
-    """Rounding steps of the inputs whose effect must fit the tolerance, for models with fp32 products.
+    """Rounding steps of the inputs whose effect must fit within the tolerance, for models with fp32 products.
 
-    Three bf16 products in place of one fp32 product have the effect of about 50 steps. Between two draws of
-    heavy-tailed inputs, the largest errors differ by more than a factor of two.
+    Three bf16 products have the effect of about 50 steps if they replace one fp32 product. The largest errors differ by
+    more than a factor of two between two draws of heavy-tailed inputs.
     """
     accurate: float = 1 / 8
-    """Eager's own errors below this share of the tolerance are harmless. A kernel with ``multiple`` times eager's error
-    stays within the tolerance, also in a draw with ``conditioned`` times this error.
+    """Eager's own errors are harmless below this share of the tolerance. A kernel with ``multiple`` times eager's error
+    stays within the tolerance, even in a draw with ``conditioned`` times this error.
     """
     steps: int = 32
     """Rounding steps by which the judge changes inputs to test the model's conditioning.
@@ -662,12 +664,12 @@ class CorrectnessPolicy(Struct, frozen=True):
     nearby_steps: int = 32
     """Distance of nearby inputs, in rounding steps of fp32 or fp64.
 
-    In 78 ill-conditioned trials, sequential fp32 sums of 64 terms had errors of up to 7 of these steps.
+    Sequential fp32 sums of 64 terms had errors of up to 7 of these steps in 78 ill-conditioned trials.
     """
     nearby_steps_half: int = 1
     """Distance of nearby inputs, in rounding steps of fp16 or bf16. Kernels sum in fp32 and round each value once."""
     hopeless: float = 100.0
-    """After two runs on nearby inputs, an error of more than this many times eager's error is the kernel's fault."""
+    """A kernel is at fault if its error exceeds this many times eager's error after two runs on nearby inputs."""
     period: int = 8191
     """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
     take longer than running most models.
@@ -735,13 +737,13 @@ class PrecisionPolicy(Struct, frozen=True):
     model.
     """
     most_eager_ms_required: float = 5000.0
-    """The limit on the model's time for measuring precision if fp32 is required."""
+    """Value of ``most_eager_ms`` if fp32 is required."""
     sampled: int = 1 << 14
     """Number of elements to keep and compare from each output of a timed call."""
     step: float = 2.0**-25
     """Root mean square error of rounding to fp32. Eager's error counts as at least this value."""
     same: float = 4.0
-    """Errors of up to this many times eager's error have eager's precision class."""
+    """A kernel has eager's precision class if its error is at most this many times eager's error."""
     tf32: float = 2.0**-11 / 3**0.5
     """Root mean square error of rounding a value to TF32 or fp16."""
     below_tf32: float = 8.0

@@ -30,7 +30,7 @@ _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
-"""Exit codes of a judge that a signal from another process or the user has ended."""
+"""Exit codes of a judge that a signal from the user or another process has ended."""
 
 
 class JudgeSilent(EvaluationError):
@@ -76,7 +76,8 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 class JudgeProcess:
     """One judge on one device, which serves one request at a time.
 
-    ``opened``: the problems that the judge knows, and opens again when necessary. ``kept``: those that it has open now.
+    ``opened``: the problems that the judge knows and reopens when necessary. ``kept``: the problems that the judge has
+    open now.
 
     ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
     device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
@@ -115,8 +116,8 @@ class JudgeProcess:
     async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for the answer. Start the judge if necessary.
 
-        Cancelling the task cancels the request. The engine kills a judge that does not confirm within 0.7 s. Raises
-        ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
+        Cancelling the task cancels the request. The engine kills a judge that does not confirm the cancellation within
+        0.7 s. Raises ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
         """
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -48,7 +48,7 @@ from engine.system.tool_paths import NoTool
 _OPEN_S, _JUDGE_S, _RUNOFF_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 _JUDGING = ("start", "check", "timing", "kernelbench")
 _LEAST_TOLD_S = 1.0
-"""Minimum length of the stage "repeats" to report, in seconds."""
+"""Minimum seconds that the evaluator reports as the stage "repeats"."""
 
 _T = TypeVar("_T")
 
@@ -337,8 +337,8 @@ class LocalEvaluator:
         return (self._tap.descriptor, "; see engine.log") if self._tap is not None else (self._stderr, "")
 
     def _choose_devices(self) -> tuple[DeviceFact, ...]:
-        """Return the configured devices. For ``auto``, return all GPUs of the same model as the first if nvcc exists,
-        otherwise the CPU.
+        """Return the configured devices. For ``auto``, return all GPUs of the same model as the first GPU if nvcc
+        exists, otherwise the CPU.
         """
         found = discover()
         gpus = [device for device in found if device.kind == "cuda"]
@@ -425,7 +425,7 @@ class LocalEvaluator:
                 self._free.notify_all()
 
     def _judge_for(self, waiting: Waiting) -> JudgeProcess | None:
-        """Return a free judge for which ``waiting`` is first in line, or None."""
+        """Return a free judge for which ``waiting`` is first in line. Return None if there is no such judge."""
         free = [judge for judge in self._judges if judge not in self._busy and waiting.only in (None, judge)]
         for judge in sorted(free, key=lambda one: waiting.problem not in one.kept):
             line = [one for one in self._line if one.only in (None, judge)]
@@ -489,7 +489,7 @@ class LocalEvaluator:
             yield
 
     def _waited(self) -> dict[str, float]:
-        """Return the seconds of waiting for devices since the last call, so that each wait counts in only one
+        """Return the seconds spent waiting for devices since the last call, so that each wait counts in only one
         verdict.
         """
         seconds = self._watch.waited_s - self._waits_counted_s
@@ -524,7 +524,7 @@ def _with_repeats(stage_s: dict[str, float], judged_s: float) -> dict[str, float
 
 
 def _ignore(stage: Stage) -> None:
-    """Ignore a stage. Ignore a stage, for requests whose stages the engine does not show."""
+    """Ignore a stage, for requests whose stages the engine does not show."""
 
 
 def _writable_cache(scratch: Path) -> Path:

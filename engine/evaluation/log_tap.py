@@ -25,8 +25,9 @@ class LogTap:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the pipe. Close the pipe and write the rest of its content to the log. Call this method after the
-        children have ended.
+        """Close the pipe and write the rest of its content to the log.
+
+        Call this method after the children have ended.
         """
         os.close(self.descriptor)
         self._thread.join(1.0)

@@ -20,7 +20,7 @@ _DEVICE_SECTIONS = (".text", ".nv.constant", ".nv.info", ".nv.shared", ".nv.glob
 
 
 def code_hash(library: Path) -> str:
-    """Return the hash of the library's code, or "" if the builder cannot have produced the file."""
+    """Return the hash of the library's code, or "" if the file cannot be read as a kernel's library."""
     digest = hashlib.sha256()
     try:
         for section in elf.sections(library.read_bytes()):

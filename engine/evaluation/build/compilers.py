@@ -68,21 +68,21 @@ def default_cache() -> Path:
 
 
 def flags_of(language: Language) -> tuple[str, ...]:
-    """Return a language's compiler flags, except the flags for the architecture; () for modules."""
+    """Return a language's compiler flags without the architecture flags, or () for modules."""
     return {"cu": CUDA_FLAGS, "cpp": CPP_FLAGS}.get(language, ())
 
 
 def stack_flags(compiler: str) -> tuple[str, ...]:
-    """Return the flags that align the stack for vectors, or () if ``compiler`` does not know the flags.
+    """Return the flags that align the stack for vectors, or () if ``compiler`` does not accept them.
 
-    Without these flags, GCC 12.2 for x86 sometimes keeps a vector of 32 bytes or more at an address that the vector's
-    instructions refuse. Such a kernel crashes in some runs.
+    Without these flags, GCC 12.2 for x86 sometimes misaligns vectors of 32 bytes or more. A kernel with such a vector
+    crashes in some runs.
     """
     return STACK_FLAGS if _aligns_the_stack(compiler, _version(compiler)) else ()
 
 
 def exported_flags() -> tuple[str, ...]:
-    """Return this machine's flags of C++ kernels, for a build elsewhere."""
+    """Return this machine's compiler flags for C++ kernels, for a build elsewhere."""
     with contextlib.suppress(NoCompiler):
         return (*CPP_FLAGS, *stack_flags(compiler_of("cpp")))
     return CPP_FLAGS
@@ -90,7 +90,7 @@ def exported_flags() -> tuple[str, ...]:
 
 @cache
 def _aligns_the_stack(compiler: str, version: str) -> bool:
-    """Return whether ``compiler`` accepts ``STACK_FLAGS``. ``version`` names the compiler's file."""
+    """Return whether ``compiler`` accepts ``STACK_FLAGS``. ``version`` identifies the compiler's file."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = [compiler, *STACK_FLAGS, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]
         return subprocess.run(command, capture_output=True, timeout=_BUILD.compile_s, check=False).returncode == 0
@@ -165,8 +165,8 @@ class CacheEntry:
         return None
 
     async def make(self, fill: Callable[[Path], Awaitable[BuildReport]]) -> tuple[Path | None, BuildReport]:
-        """Return the product, or None if its build failed. If the product is missing, ``fill`` builds it in the folder
-        that it receives.
+        """Return the product (None if its build failed) and the build report. If the product is missing, ``fill``
+        builds it in the folder that it receives.
         """
         if (found := self.find()) is not None:
             return found
@@ -279,7 +279,7 @@ def _resources(log: str) -> tuple[int | None, int | None, int | None]:
 
 
 def trimmed(log: str) -> str:
-    """Shorten ``log``. Keep the start of a log, which contains the first errors, and the end, which contains the
+    """Shorten ``log``. Keep the start, which contains the first errors, and the end, which contains the
     outcome.
     """
     log = log.strip()

@@ -53,7 +53,7 @@ _MOST_CALLED = 3
 
 
 async def instruction_counts(library: Path, language: Language, run: Run) -> dict[str, int]:
-    """Return the instructions of ``library`` by kind, without kinds that do not occur.
+    """Return the number of instructions of each kind in ``library``, without kinds that do not occur.
 
     For CUDA, the counts cover the library's largest kernel; for C++, the whole library. Returns {} if the disassembler
     is missing or fails.

@@ -80,7 +80,9 @@ def entry(source: str, problem_source: str, kind: str, arch: str, directory: Pat
 
 
 async def _execute(source: str, problem_source: str, kind: str, arch: str, work: Path, isolate: bool) -> str:
-    """Run the module in a process that may start compilers. Return "", or the reason why the process itself failed."""
+    """Run the module in a process that may start compilers. Return the reason why the process itself failed, or "" if
+    it succeeded.
+    """
     module, problem = work / "kernel.py", work / "problem.py"
     module.write_text(source, errors="surrogateescape")
     problem.write_text(problem_source, errors="surrogateescape")

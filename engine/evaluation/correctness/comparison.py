@@ -81,7 +81,8 @@ def compare(
 def _errors_if_right(
     compared: Sequence[tuple[str, torch.Tensor, torch.Tensor]], tolerance: float
 ) -> tuple[float, float] | None:
-    """Return the largest absolute and relative error of several small tensors of one dtype, or None if one is wrong.
+    """Return the largest absolute and relative errors of several small tensors of one dtype. Return None if any tensor
+    is wrong.
 
     A network has hundreds of buffers. Comparing them one by one would take longer than running the network.
     """

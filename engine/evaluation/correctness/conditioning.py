@@ -44,9 +44,9 @@ def result_of(run: Callable[[], T]) -> T | None:
 
 
 def has_fp32_products(spec: ProblemSpec) -> bool:
-    """Return whether the model multiplies fp32 matrices, convolves or attends, and has no 16-bit operands.
+    """Return whether the model has matrix products, convolutions or attention in fp32, and no 16-bit operands.
 
-    A model that cannot be traced may have such products.
+    Return True for a model that cannot be traced, because it may have such products.
     """
     dtypes = {tensor.dtype for tensor in (*spec.inputs, *spec.weights)}
     if "float32" not in dtypes or dtypes & {"float16", "bfloat16"}:
@@ -92,11 +92,11 @@ class Conditioning:
         )
 
     def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, float, torch.dtype]]:
-        """Return the errors of all outputs, with the allowed ratios to errors on drawn inputs, the harmless shares of
-        the tolerance and the outputs' dtypes.
+        """Return a tuple for each error: the error, its allowed ratio to the error on drawn inputs, the harmless share
+        of the tolerance, and the dtype.
 
-        One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. The runs
-        do not use TF32, because TF32's errors are not a property of the inputs.
+        One kind of error is the effect of changing the inputs by a few rounding steps; the other is eager's own error.
+        The runs do not use TF32, because TF32's errors are not a property of the inputs.
         """
         is_coarse = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
         steps = self._policy.steps_bf16 if is_coarse else self._policy.steps

@@ -1,9 +1,8 @@
 """Accept outputs at least as accurate as eager's, measured against an fp64 run of the model.
 
 Eager has rounding errors too. Eager rounds to fp16 or bf16 after each operator and, on a GPU, rounds the operands of
-convolutions to TF32. Cancellation amplifies these errors. A kernel that rounds less often, or at other steps, may
-differ from eager by more than the tolerance. For such a kernel, the judge compares the outputs with an fp64 run of the
-model.
+convolutions to TF32. Cancellation amplifies these errors. A kernel may differ from eager by more than the tolerance if
+it rounds less often or at other steps. For such a kernel, the judge compares the outputs with an fp64 run of the model.
 
 An element may also be ill-conditioned: a single rounding step of an input changes the element by more than the
 tolerance. An example is a softmax with many large scores, the two largest of which are nearly equal. Transformed inputs
@@ -27,7 +26,7 @@ from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.problem.model import named_weights
 
 _COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
-"""Dtypes for which the fp64 run decides. Outputs in all other dtypes must equal eager's outputs."""
+"""Dtypes of the outputs that the fp64 run may accept. Outputs in all other dtypes must equal eager's outputs."""
 
 
 class ExactOutputs(Struct, frozen=True):
@@ -104,8 +103,8 @@ def compare_in_double(
 
     Returns None if an output is wrong or the model does not run in fp64.
 
-    An output is correct if it is within the tolerance of eager's output, as accurate as eager's output
-    (:class:`_Suspect`), or contains indices of equal values.
+    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's (:class:`_Suspect`),
+    or contains indices of equal values.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
     if any(outputs[place].dtype not in _COMPARED for place in suspects):
@@ -167,10 +166,10 @@ class _Part(Struct):
 class _Suspect:
     """An output that is not within the tolerance of ``eager``, with limits on the errors of its elements.
 
-    An element within the tolerance of eager's element passes. For any other element, the error against fp64 may not
-    exceed the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and
-    eager's largest error. The mean error must be close to eager's mean error. If eager or fp64 overflows, the element
-    must equal eager's or fp64's element, or be within the tolerance of fp64.
+    An element passes if it is within the tolerance of eager's element. Otherwise, its error against fp64 may not exceed
+    the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and eager's
+    largest error. The mean error must be close to eager's mean error. If eager or fp64 overflows, the element must
+    equal eager's or fp64's element, or be within the tolerance of fp64.
 
     At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
     large as eager's error on nearby inputs.

@@ -44,7 +44,7 @@ class KernelBenchTrials:
     def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
         self.problem = problem
         self.precision = rules.precision_of(problem.spec) or torch.float32
-        """The precision to which the rules cast; meaningful only if the rules apply."""
+        """The precision to which the rules cast tensors; meaningful only if the rules apply."""
         self._seeds = [problem.fresh_seed() for _ in range(rules.TRIALS)]
         if eager_ms:
             del self._seeds[max(1, int(1e3 * problem.policy.correctness.kernelbench_reference_s / eager_ms)) :]
@@ -82,8 +82,8 @@ class KernelBenchTrials:
 class SecondOpinion:
     """KernelBench's ``verdict`` on one kernel, or None if the kernel does not load.
 
-    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the verdict's total time. ``runs_s``: the time in
-    which the kernel ran.
+    ``module``: whether the kernel is a ``ModelNew``. ``seconds``: the total time spent on the verdict. ``runs_s``: the
+    time that the kernel's calls took, in seconds.
     """
 
     def __init__(self, trials: KernelBenchTrials, module: bool) -> None:

@@ -69,7 +69,7 @@ def casts_integers(problem: ProblemSpec) -> bool:
 
 
 def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str:
-    """Return why ``out`` does not match the reference's output of the same shape and dtype, or ""."""
+    """Return why ``out`` does not match ``expected``, which has the same shape and dtype. Return "" if they match."""
     errors = largest_errors(out, expected, 1.0)
     if errors is not None and errors[0] <= tolerance:  # Such outputs always pass, and allclose takes longer.
         return ""

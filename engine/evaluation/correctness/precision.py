@@ -27,7 +27,7 @@ from engine.problem.spec import ProblemSpec
 from engine.session.records.verdict import precision_in_words
 
 CLASSES = ("fp64", "fp32", "tf32/fp16", "bf16", "below bf16")
-"""Precision classes, most precise first. TF32 and fp16 have the same mantissa."""
+"""Precision classes, most precise first. TF32 and fp16 have mantissas of the same width."""
 _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -189,7 +189,9 @@ class PrecisionClassifier:
 
 
 def _relative_errors(exact: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float]:
-    """Return root mean square errors relative to the finite elements of ``exact``; infinity for non-finite outputs."""
+    """Return root mean square errors relative to the finite elements of ``exact``, or infinity for non-finite
+    outputs.
+    """
     finite = torch.isfinite(exact)
     right = exact[finite].double()
     size = right.norm()

@@ -61,7 +61,7 @@ class Trial:
         copy_into([*slot.inputs, *slot.weights], [*self.inputs, *self.weights])
 
     def changed(self, slot: Slot) -> str | None:
-        """Return the name of an input or weight that the kernel changed, or None."""
+        """Return the name of an input or weight that the kernel changed, or None if it changed none."""
         inputs = [spec for spec in slot.specs if spec.role == "input"]
         weights = [spec for spec in slot.specs if spec.role in ("parameter", "buffer")]
         now, before = (*slot.inputs, *slot.weights), (*self.inputs, *self.weights)
@@ -310,7 +310,7 @@ class JudgedProblem:
 
     @property
     def takes_outliers(self) -> bool:
-        """Whether large single elements in an input would visibly change the outputs."""
+        """Whether single large elements in an input would visibly change the outputs."""
         return any(self._sizes)
 
     @property
@@ -319,7 +319,7 @@ class JudgedProblem:
         return "centred" in self.kinds
 
     def discriminating_trials(self) -> list[int]:
-        """Return two trials with transformed inputs: mean zero, which discriminates best, and a random other kind."""
+        """Return two trials with transformed inputs: mean zero, which discriminates best, and another random kind."""
         others = [kind for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
         random.shuffle(others)
         others.sort(key=lambda kind: kind != "centred")
@@ -344,7 +344,7 @@ class JudgedProblem:
         return self.timed.forward_on(slot)
 
     def output_tensors(self, result: Any) -> list[torch.Tensor]:
-        """Return the outputs among the result of a forward pass."""
+        """Return the output tensors in the result of a forward pass."""
         return list(self.source.reference.output_tensors(result))
 
     @property
@@ -367,7 +367,7 @@ class JudgedProblem:
         return run_in(self.exact_dtype, self.source.reference, inputs, weights)
 
     def in_double(self, slot: Slot, load: Callable[[], object]) -> ExactOutputs | None:
-        """Return the model's fp64 outputs for the inputs that ``load`` restores, in case a kernel has changed them.
+        """Return the model's fp64 outputs. ``load`` restores the inputs first, because a kernel may have changed them.
 
         The outputs include all inputs and buffers that the model writes. Returns None if the model draws random numbers
         or does not run in fp64.
@@ -475,8 +475,8 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Time to copy outputs in the reference's layout once, in milliseconds. A ``.py`` kernel's runner copies the
-        outputs after the runner's clock has stopped.
+        """Time for one copy of the outputs from the reference's layout, in milliseconds. A ``.py`` kernel's runner
+        copies the outputs after the runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
         layouts = [one or target.stride() for target, one in zip(targets, self.output_strides, strict=True)]

@@ -1,7 +1,7 @@
-"""Derive fresh integers and booleans that a model accepts, given draws of ``get_inputs``.
+"""From draws of ``get_inputs``, derive fresh integers and booleans that a model accepts.
 
-Indices must stay within their range, offsets must stay sorted, and permutations must stay permutations. A mask that is
-equal in every draw is part of the problem. The judge therefore only moves values between positions and draws, or
+Indices must stay within their range, offsets must stay sorted, and permutations must stay permutations. A mask is part
+of the problem if it is equal in every draw. The judge therefore only moves values between positions and draws, or
 mirrors values within the drawn range. Imports torch.
 """
 

@@ -26,7 +26,9 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 
 
 class _Blend(NamedTuple):
-    """``into = shares[0] * own + shares[1] * other``, with ``other`` rotated by ``moved`` elements; all flat."""
+    """``into = shares[0] * own + shares[1] * other``, with ``other`` rotated by ``moved`` elements. All tensors are
+    flat.
+    """
 
     into: torch.Tensor
     own: torch.Tensor
@@ -78,7 +80,7 @@ def blend_into(
 ) -> None:
     """Fill ``targets`` with the convex mixture of two draws where ``changes`` holds, otherwise with ``own``.
 
-    A network has hundreds of weights, so all small weights are mixed together.
+    A network has hundreds of weights, so the function mixes all small weights together.
     """
     copied: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
     blended: list[_Blend] = []
@@ -161,7 +163,7 @@ def _blend_in_passes(
 
 
 def _blend_together(blends: Sequence[_Blend]) -> None:
-    """Like ``_blend_in_passes``, for several tensors."""
+    """Blend several tensors of one dtype at once, each as in ``_blend_in_passes``."""
     firsts, seconds = zip(*(one.shares for one in blends), strict=True)
     torch._foreach_copy_([one.into for one in blends], torch._foreach_mul([one.own for one in blends], firsts))
     added = torch._foreach_mul([one.other for one in blends], seconds)

@@ -20,7 +20,7 @@ from engine.problem.model import SEED, OnDevice, build_model, flatten, named_wei
 from engine.problem.source import ProblemFileError, ProblemModule
 
 _TENSOR = object()
-"""Marks the place of a tensor among the leaves. Other leaves keep their value, which may be None."""
+"""Marker for the place of a tensor among the leaves. Other leaves keep their value, which may be None."""
 
 
 class Reference:
@@ -90,8 +90,8 @@ class Reference:
     def draw(self, seed: int) -> list[Any]:
         """Draw fresh leaves from ``get_inputs()`` after seeding. Tensors are contiguous and on the device.
 
-        If the device is a GPU, PyTorch creates tensors without an explicit device directly on the GPU. Drawing on the
-        GPU is faster, but a CPU would draw other values.
+        If the device is a GPU, PyTorch creates tensors on the GPU unless ``get_inputs()`` names another device. Drawing
+        on the GPU is faster, but a CPU would draw other values.
         """
         values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
@@ -139,8 +139,8 @@ class Reference:
         return list(pytree.tree_unflatten(list(leaves), self._structure))
 
     def orders(self) -> list[Order | Structure | None]:
-        """Return the property that each leaf keeps in every draw: an order for integers and booleans; a structure or
-        None for other leaves.
+        """Return the property that each leaf keeps in every draw: an order for integers and booleans, and a structure
+        or None for other leaves.
         """
         if self._orders is None:
             draws = self._first or self.draw(SEED), self.draw(SEED + 1)
@@ -156,8 +156,8 @@ class Reference:
         return self.output_tensors(self.forward_on(leaves)())
 
     def forward_on(self, leaves: Sequence[Any]) -> Callable[[], Any]:
-        """Return a function that runs one forward pass and returns its result. Call it only once, because the model may
-        change lists and dicts among its arguments. The function's time excludes arranging the arguments.
+        """Return a function that runs one forward pass and returns its result. Call the function only once, because the
+        model may change lists and dicts among its arguments. The function's time excludes arranging the arguments.
         """
         model, arguments = self.model, self.arguments(leaves)
 

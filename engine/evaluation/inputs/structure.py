@@ -21,9 +21,9 @@ _INPUTS = POLICY.inputs
 class Structure:
     """An input's structure.
 
-    ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
-    None. ``discrete``: whether the input has few distinct values, so that mixtures are impossible. ``constant``:
-    whether the input is equal in every draw.
+    ``kept``: the zeros and infinities that are at the same positions in every draw, with NaN elsewhere, or None if
+    there are too few. ``discrete``: whether the input has few distinct values, so that mixtures are impossible.
+    ``constant``: whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None
@@ -54,7 +54,7 @@ class Structure:
 
 
 def structure_of(first: torch.Tensor, second: torch.Tensor) -> Structure | None:
-    """Return the structure shared by two draws of one floating-point input, or None."""
+    """Return the structure that two draws of one floating-point input share, or None if they share none."""
     draws = (first, second)
     if first.numel() < _INPUTS.least_structured or any(
         bool(draw.isnan().any()) or bool(draw.min() == draw.max()) for draw in draws

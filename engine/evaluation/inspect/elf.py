@@ -1,6 +1,6 @@
 """Read a shared library's sections, its dependencies, and its imported and defined symbols.
 
-Format: Source: System V ABI, chapters 4 and 5. Files must be 64-bit and little-endian.
+Source of the format: System V ABI, chapters 4 and 5. Files must be 64-bit and little-endian.
 """
 
 from __future__ import annotations

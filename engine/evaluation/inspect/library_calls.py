@@ -3,11 +3,11 @@
 Threat ``library``: a language model that is rewarded for short times calls cuBLAS, MKL, NumPy or PyTorch instead of
 writing a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
 
-For compiled languages, the checks inspect imported symbols, names beside functions that open libraries, and the files
-mapped into the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and
-names. For ``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter reports. On
-a CPU, the checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU, the checks
-time all kernels of the process; kernels that the module compiled count as its own.
+For compiled languages, the checks inspect imported symbols, libraries that the file may open, and the files mapped into
+the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and names. For
+``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter reports. On a CPU, the
+checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU, the checks time all
+kernels of the process; kernels that the module compiled count as its own.
 
 :mod:`engine.evaluation.inspect.work` sets the allowed share of library work. These checks miss a library that a kernel
 opens and closes within one call, and code that runs only between checks.
@@ -161,8 +161,8 @@ class Libraries:
 
 
 def named_in(library: Path, with_torch: bool = False) -> list[str]:
-    """Return the libraries and functions that the file imports, or that it names along with functions that open
-    libraries.
+    """Return the libraries and functions that the file imports. If the file imports functions that open libraries, the
+    result includes the libraries and functions that the file names.
 
     ``with_torch``: whether the file is a PyTorch extension, which may use tensors but no operators that the profiler
     misses.

@@ -65,13 +65,13 @@ class KernelUnderTest(Protocol):
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
 
     def trial_if_time(self, index: int) -> None:
-        """Run trial ``index`` unless the time for extra trials is used up."""
+        """Run trial ``index`` unless extra trials have used up their time."""
 
     def pair_and_perhaps_trial(self) -> bool:
         """Time one pair, sometimes followed by a trial. Return whether the judge compared the inputs."""
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled or the time for timing is used up."""
+        """Return whether the ratio is settled or timing has reached its time limit."""
 
     def probe_wall_clock(self) -> tuple[float, str]:
         """Return the milliseconds by which a call exceeds the counted time, and the evidence in words."""
@@ -86,10 +86,10 @@ class KernelUnderTest(Protocol):
         """Call the kernel as in a pair, and add the time of memory writes right after the call to ``writes_ms``."""
 
     def time_writes(self) -> float:
-        """Return the median milliseconds of memory writes on the GPU."""
+        """Return the median time of memory writes on the GPU, in milliseconds."""
 
     def time_reference_alone(self) -> float:
-        """Return the reference's median milliseconds without the kernel's process."""
+        """Return the reference's median time without the kernel's process, in milliseconds."""
 
 
 class Check(ABC):
@@ -104,11 +104,13 @@ class Check(ABC):
 
     @abstractmethod
     def decide(self, run: KernelUnderTest) -> str:
-        """Return the evidence in words, or "". Raises ``Rejected`` and ``RunnerEnded``."""
+        """Return the evidence in words, or "" if there is none. Raises ``Rejected`` and ``RunnerEnded``."""
 
 
 class NamesNoLibrary(Check):
-    """Before the kernel's first run, its machine code and source name no library that could do the work."""
+    """Neither the source nor the machine code names a library that could do the work. The judge checks this before the
+    kernel's first run.
+    """
 
     name, threat = "libraries", "library"
 
@@ -128,7 +130,7 @@ class Loads(Check):
 
 
 class RightOnFreshInputs(Check):
-    """In every trial with new inputs, weights and poison, outputs are correct and no other memory changes."""
+    """Outputs are correct, and no other memory changes, in every trial with new inputs, weights and poison."""
 
     name, threat = "right on fresh inputs", "stale-output, replay, input-property, out-of-bounds"
 
@@ -140,7 +142,7 @@ class RightOnFreshInputs(Check):
 
 
 class MapsNoLibrary(Check):
-    """Before timing, no library that could do the work is mapped into a compiled kernel's process."""
+    """Before timing, a compiled kernel's process has mapped no library that could do the work."""
 
     name, threat = "libraries", "library"
 
@@ -164,7 +166,7 @@ class RunsInOneProcess(Check):
 
 
 class RightWhileTimed(Check):
-    """In timed pairs of reference and kernel, every output is correct, until the ratio is settled.
+    """Every output is correct in the timed pairs of reference and kernel, until the ratio is settled.
 
     Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
     """
@@ -237,8 +239,8 @@ class ExactWhenTimed(Check):
 
 
 class UsesNoLibrary(Check):
-    """In an extra call, operators and libraries do no more than the permitted share of the work. No library that could
-    do the work is mapped into the kernel's process.
+    """In an extra call, operators and libraries do no more than the permitted share of the work. The kernel's process
+    has mapped no library that could do the work.
 
     The extra call follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
     """
@@ -252,7 +254,7 @@ class UsesNoLibrary(Check):
 
 
 class TimesMemoryWrites(Check):
-    """If the reference was slow next to the kernel, the judge has timed memory writes on the GPU after enough calls.
+    """If the reference was slow in the pairs, the judge has timed memory writes on the GPU after enough calls.
 
     Most of these calls follow random pairs, and resemble the calls of a pair, so a kernel cannot recognize them.
     """
@@ -292,7 +294,7 @@ class LeavesTheReferenceAlone(Check):
             run.remarks.append(f"a slow processor: {found}")
         else:
             run.pairs.limit_reference(alone_ms)
-            run.remarks.append(f"a slow processor: {found}; the time alone counts")
+            run.remarks.append(f"a slow processor: {found}; the time without the kernel counts")
         return run.remarks[-1]
 
 
@@ -308,12 +310,12 @@ def _is_reference_slow(run: KernelUnderTest) -> bool:
 
 
 def _slower_order_ms(pairs: Pairs) -> float:
-    """Return the reference's median time, in the order of the pairs in which this time is longer."""
+    """Return the longer of the reference's two median times, one for each order of the calls in a pair."""
     return max(pairs.reference_medians_ms().values())
 
 
 def _slowed_ms(usual_ms: float) -> float:
-    """Return how many milliseconds longer than ``usual_ms`` work may take."""
+    """Return by how many milliseconds work may exceed ``usual_ms``."""
     return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 

@@ -44,7 +44,7 @@ def lock_path(device: str) -> Path:
 
 
 def queue_path(device: str) -> Path:
-    """Return the file that the head of the queue locks: the next process to use the device."""
+    """Return the file that the head of the queue locks. The head is the next process to use the device."""
     return lock_path(device).with_suffix(".queue")
 
 

@@ -73,7 +73,7 @@ class Turns:
         self._named_at, self._named = -_ADMISSION.name_s, 0
 
     def take(self, request: AnyRequest, carry_out: Callable[[AnyRequest], AnyAnswer]) -> AnyAnswer:
-        """Call ``carry_out`` alone on the device, and return its answer.
+        """Call ``carry_out`` with exclusive use of the device, and return its answer.
 
         If the device runs out of memory because of other processes, wait for more memory and retry.
         """

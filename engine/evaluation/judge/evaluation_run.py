@@ -1,7 +1,7 @@
 """Evaluate a kernel once: test its outputs on fresh inputs, and time it against the reference.
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.runner.Runner`. Inputs, expected outputs and the authoritative
-clock stay in this process, and so does the reference, except while it is timed for a Python kernel on a GPU.
+clock stay in this process. The reference also runs here, except during timing for a Python kernel on a GPU.
 ``checks.py`` decides; this module calls the kernel, times it and records the evidence.
 """
 
@@ -188,7 +188,7 @@ class EvaluationRun:
         self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
 
     def trial_if_time(self, index: int) -> None:
-        """Run a trial between the pairs, unless the time for such trials is used up."""
+        """Run a trial between the pairs, unless such trials have used up their time."""
         if self._between_s < _PAIRS.between_s:
             started = time.perf_counter()
             self.trial(index)
@@ -297,7 +297,7 @@ class EvaluationRun:
         self.problem.device.synchronize()
 
     def is_timed_enough(self, elapsed_s: float) -> bool:
-        """Return whether the ratio is settled or the time for timing is used up."""
+        """Return whether the ratio is settled or timing has reached its time limit."""
         pairs, ratios, effort = self.pairs, self.counted().ratios, _PAIRS.quick
         exact = self.settings.precision == "fp32"
         if self.settings.thorough:
@@ -352,11 +352,13 @@ class EvaluationRun:
             self._call(place, seed, then=lambda: self.writes_ms.append(self.problem.device.writes_ms()))
 
     def time_writes(self) -> float:
-        """Return the median milliseconds of memory writes on the GPU."""
+        """Return the median time of memory writes on the GPU, in milliseconds."""
         return median(self.problem.device.writes_ms() for _ in range(_PAIRS.least_writes))
 
     def time_reference_alone(self) -> float:
-        """Return the reference's median milliseconds, timed as in the pairs but without the kernel's process."""
+        """Return the reference's median time in milliseconds, measured as in the pairs but without the kernel's
+        process.
+        """
         wait_s = min(median(self.pairs.wall_ms) / 1e3, _CLOCK.reference_wait_s)
         times_ms = []
         for index in range(_CLOCK.reference_alone_calls):
@@ -368,11 +370,11 @@ class EvaluationRun:
         return median(times_ms)
 
     def _reference(self, place: int, seed: int | None) -> tuple[float, list[torch.Tensor]]:
-        """Run the reference on the slot's inputs. Return the milliseconds, without seeding, and the outputs.
+        """Run the reference on the slot's inputs. Return the time in milliseconds, excluding seeding, and the outputs.
 
-        For a Python kernel, the time comes from the reference's own process, if it runs. The outputs always come from
-        this process. Untimed calls come first, if the kernel has them too. The device finishes their work, so that all
-        timed calls have the same head start: the evictions.
+        For a Python kernel, the time comes from the reference's own process if that process is running. The outputs
+        always come from this process. If the kernel's calls follow untimed calls, the reference's calls do, too. The
+        device finishes the untimed calls' work first, so that all timed calls have the same head start: the evictions.
         """
         slots = self.problem.arena.slots
         slot, untimed = slots[place], self.context.untimed_slots(place)
@@ -417,13 +419,13 @@ class EvaluationRun:
 
     @property
     def _reference_pids(self) -> list[int]:
-        """The reference's process, if it has its own."""
+        """The pid of the reference's own process, or no pid if there is no such process."""
         apart = self.context.reference_process.pid if self._launches_from_python else None
         return [apart] if apart is not None else []
 
     def _on_one_core(self, *pids: int) -> AbstractContextManager[None]:
-        """For a Python kernel on a GPU, keep this thread and these processes on one core, because cores differ in
-        speed.
+        """For a Python kernel on a GPU, keep this thread and the processes ``pids`` on one core, because cores differ
+        in speed.
         """
         return on_one_core(*pids) if self._launches_from_python else nullcontext()
 

@@ -16,7 +16,7 @@ _WORDS = 160
 
 
 def holders_of(device: str) -> list[tuple[int, bool]]:
-    """Map each visible process that holds ``device`` to whether it holds the device exclusively.
+    """Return the visible processes that hold ``device``, each with whether it holds the device exclusively.
 
     A lock persists as long as any copy of its descriptor. If the process that took the lock has ended, the result
     contains the visible processes with a copy of the descriptor. Processes in other namespaces are not visible.
@@ -46,7 +46,7 @@ def _holders(lock: Path) -> list[tuple[int, bool]]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Test the lock by taking the lock for microseconds. A process that fails to get the lock during the test soon
+    """Test the lock by taking it for a few microseconds. A process that fails to get the lock during the test soon
     retries.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
@@ -77,8 +77,8 @@ def _inheritors(lock: os.stat_result) -> Iterator[tuple[int, bool]]:
 def keeper_of(device: str, family: int) -> int | None:
     """Return the pid of a process that prevents ``family`` and its descendants from using ``device``.
 
-    Returns None if there is no such process, or if ``family`` or a descendant holds the device. The process at the head
-    of the queue counts even if it does not take the device.
+    Returns None if there is no such process, or if ``family`` or a descendant holds the device. Count the process at
+    the head of the queue even if it does not take the device.
     """
     holders = holders_of(device) or _holders(queue_path(device))
     if not holders or any(is_below(pid, family) for pid, _ in holders):
@@ -125,7 +125,7 @@ def _is_python(words: list[str]) -> bool:
 
 
 def held_since(device: str) -> float | None:
-    """Return when a process last locked ``device`` exclusively, in Unix seconds, or None."""
+    """Return when a process last locked ``device`` exclusively, in Unix seconds, or None if there is no lock file."""
     with contextlib.suppress(OSError):
         return lock_path(device).stat().st_mtime
     return None

@@ -57,7 +57,9 @@ class OpenProblem(Struct, frozen=True, tag_field="do", tag="open"):
 
 
 class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):
-    """Judge a kernel of the open problem with the id ``problem``, from the host's build cache or newly built."""
+    """Judge a kernel of the open problem with the id ``problem``. The built kernel comes from the host's build cache or
+    from a new build.
+    """
 
     problem: str
     kernel: KernelSource
@@ -119,7 +121,9 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
-    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or ""."""
+    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or "" if
+    none pass.
+    """
 
     eager: Baseline
     sol_ms: float | None

@@ -27,7 +27,7 @@ class ProblemContext:
     """An open problem.
 
     ``builds``: the cache of built kernels. ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds.
-    ``degenerate``: a description of trivial outputs that pass every check, or "".
+    ``degenerate``: a description of trivial outputs that pass every check, or "" if none pass.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ProblemContext:
 
     @property
     def untimed_calls(self) -> int:
-        """Number of untimed calls before a timed call with launches from Python, each on its own slot.
+        """Number of untimed calls, each on its own slot, before a timed call with launches from Python.
 
         Without untimed calls, these launches would take longer, because the processor has been doing other work.
         """
@@ -83,7 +83,7 @@ class ProblemContext:
     def untimed_slots(self, index: int) -> Sequence[int]:
         """Return the slots for the untimed calls before a call on slot ``index``, and fill these slots if necessary.
 
-        These slots differ from each other and from ``index``, so that an untimed call leaves no output for a later
+        These slots differ from each other and from ``index``. An untimed call therefore leaves no output for a later
         call, and does not write a later call's buffers.
         """
         slots = self.judged.arena.slots
@@ -132,7 +132,7 @@ class ProblemContext:
         self.reference_process.close()
 
     def close(self) -> None:
-        """Release buffers and processes. Do not use the context afterwards."""
+        """Release buffers and processes. Do not use the context afterward."""
         self.empty_kernel.close()
         self.reference_process.close()
         self.judged.close()

@@ -53,7 +53,7 @@ _ADMISSION = POLICY.admission
 
 
 class NotBuilt(Exception):
-    """A kernel that compiled before no longer compiles. The message is one sentence."""
+    """A kernel that compiled earlier no longer compiles. The message is one sentence."""
 
 
 class Judge:
@@ -300,7 +300,7 @@ def _await_a_context(device: str, tell: Callable[[AnyAnswer], None]) -> None:
 
 
 def _lack_of_memory(error: Exception) -> str | None:
-    """Describe ``error`` in one sentence if it reports a lack of memory, or return None."""
+    """Describe ``error`` in one sentence if it reports a lack of memory. Otherwise, return None."""
     text = " ".join(str(error).split())
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not tells_of_no_memory(text):
         return None

@@ -108,7 +108,7 @@ class Slot(Buffers):
         self._restore_redzones()
 
     def unwritten(self, which: int) -> str | None:
-        """Describe output elements that still contain the poison, or return None."""
+        """Describe output elements that still contain the poison, or return None if there are none."""
         for (words, rest), tensor, spec in zip(self._words, self.tensors, self.specs, strict=True):
             if spec.role != "output":
                 continue
@@ -121,7 +121,7 @@ class Slot(Buffers):
         return None
 
     def damaged_redzone(self) -> str | None:
-        """Describe a write before or after a buffer, or return None. Threat: out-of-bounds."""
+        """Describe a write before or after a buffer, or return None if there is none. Threat: out-of-bounds."""
         if bool((torch.cat([guard for _, guard in self._redzones]) == 255).all()):
             return None
         place = next(place for place, guard in self._redzones if not bool((guard == 255).all()))
@@ -161,7 +161,7 @@ class Arena:
         return [slot.offsets for slot in self.slots]
 
     def close(self) -> None:
-        """Release the arena's memory. Do not use the slots' tensors afterwards."""
+        """Release the arena's memory. Do not use the slots' tensors afterward."""
         self.slots = []
         self._memory.close()
 

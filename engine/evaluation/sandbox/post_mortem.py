@@ -36,7 +36,7 @@ def why(status: int, printed: str, bound: str, workspace_bytes: int) -> tuple[En
 
 
 def _cause(number: int, printed: str, workspace_bytes: int) -> str:
-    """Return the usual cause of a signal, or ""."""
+    """Return the usual cause of a signal, or "" if it is unknown."""
     match number:
         case signal.SIGABRT:
             return f": {said}" if (said := _last_words(printed)) else ""

@@ -20,7 +20,7 @@ _COUNTED = ("VmData:", "VmPTE:", "VmSwap:", "RssAnon:", "RssShmem:", "Threads:")
 
 
 class Usage(Struct, frozen=True):
-    """A process's memory in bytes, and its threads. Threat: resources.
+    """A process's memory in bytes, and its number of threads. Threat: resources.
 
     ``private_bytes``: page tables plus the larger of two values, writable memory and resident or swapped memory.
     ``shared_bytes``: resident shared memory.
@@ -44,7 +44,7 @@ def usage_of(pid: int) -> Usage | None:
 
 
 _IN_MEMORY = "/memfd:"
-"""Start of the name of a mapping without a file on a disk."""
+"""Prefix of the names of mappings that have no file on a disk."""
 
 
 class Mapping(Struct, frozen=True):
@@ -59,7 +59,9 @@ class Mapping(Struct, frozen=True):
 
 
 def mappings_of(pid: int) -> list[Mapping]:
-    """Return a process's mappings, by address, except its private memory. Raises ``OSError``."""
+    """Return a process's mappings in the order of their addresses, except private memory without a file. Raises
+    ``OSError``.
+    """
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         span, permissions, offset, _, inode, *name = line.split(maxsplit=5)
@@ -71,10 +73,10 @@ def mappings_of(pid: int) -> list[Mapping]:
 
 
 def not_its_own(mappings: list[Mapping], spans: list[tuple[int, int]], arena: int) -> str | None:
-    """Return why the memory at ``spans`` (address, bytes) may not be the process's own, or None.
+    """Return why the memory at ``spans`` (address, bytes) may not belong to the process alone, or None if it does.
 
     A process can map the same pages twice at no cost, which looks like a copy. ``arena``: the inode of the judge's
-    buffers, which may contain results if mapped only once. Threat: late-work.
+    buffers, which may contain results if the process maps the buffers only once. Threat: late-work.
     """
     # A file on a disk, such as a library, may have the same inode number.
     buffers = [mapping for mapping in mappings if mapping.inode == arena and mapping.name.startswith(_IN_MEMORY)]

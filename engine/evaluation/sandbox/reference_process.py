@@ -1,8 +1,8 @@
 """A problem's reference in a process of its own, like the process of a Python kernel.
 
-On a GPU, PyTorch launches a network's operators up to 15% more slowly in the judge's process than in a kernel's. A
-kernel that only copies the reference would therefore seem faster than the reference. Two processes of the same kind
-launch equally fast.
+On a GPU, PyTorch launches a network's operators up to 15% more slowly in the judge's process than in a kernel's
+process. A kernel that only copies the reference would therefore seem faster than the reference. Two processes of the
+same kind launch equally fast.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _DEVICE, _SANDBOX, _ADMISSION = POLICY.device, POLICY.sandbox, POLICY.admission
 class ReferenceProcess:
     """The reference of ``problem`` in its own process, with buffers that no kernel shares.
 
-    The process starts at the first call of ``begin``, and runs as long as the problem is open. If the process cannot
-    start, or has ended too often, there is none, and the judge times the reference in its own process.
+    The process starts at the first call of ``begin``, and runs as long as the problem is open. If the process has
+    failed too often, the judge does not start it again, and times the reference in the judge's process.
     """
 
     def __init__(self, problem: JudgedProblem, settings: JudgeSettings, eager_ms: float | None) -> None:
         self._problem, self._settings, self._eager_ms = problem, settings, eager_ms
         self.arena: Arena | None = None
-        """The buffers of the process, while it runs."""
+        """The buffers of the process while it is running, otherwise None."""
         self._runner: ModuleRunner | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._failures = 0
 
     @property
     def pid(self) -> int | None:
-        """The process id in this process's namespace, or None if no process runs."""
+        """The process id in this process's namespace, or None if no process is running."""
         return self._runner.pid if self._runner is not None else None
 
     @property
     def held_bytes(self) -> int:
-        """The device memory that the process occupies, estimated."""
+        """The estimated device memory that the process occupies, in bytes."""
         return self._needed_bytes if self.arena is not None else 0
 
     @property
@@ -65,7 +65,7 @@ class ReferenceProcess:
         return buffers + intermediate_bytes(spec) + _ADMISSION.context_bytes
 
     def begin(self) -> None:
-        """Start the process for a short reference, if memory suffices and no process runs."""
+        """Start the process for a short reference if memory suffices and no process is running."""
         if self._runner is not None or self._failures >= _DEVICE.apart_attempts:
             return
         if (self._eager_ms or 0.0) > _DEVICE.apart_up_to_ms:
@@ -81,8 +81,8 @@ class ReferenceProcess:
     def time_ms(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> float | None:
         """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers.
 
-        Return the call's milliseconds, or None without a process. Raises ``Rejected`` with the status "error" if the
-        process ends, because later times in the judge's process would not be comparable.
+        Return the call's time in milliseconds, or None without a process. Raises ``Rejected`` with the status "error"
+        if the process ends, because later times in the judge's process would not be comparable.
         """
         if self._runner is None or self.arena is None:
             return None

@@ -232,7 +232,9 @@ class Runner:
         return wall_ms if queued.get("queued") is True else None
 
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """Send an order to call the kernel. Return the runner's answer and the milliseconds until the answer."""
+        """Send an order to call the kernel. Return the runner's answer, and the time until the answer in
+        milliseconds.
+        """
         start = self._wake(order)
         limit_s = self._limits.call_s * min(len(order["slots"]), 2)
         if self._next_call_compiles:
@@ -262,7 +264,7 @@ class Runner:
 
         ``answer``: the report of the call. This method also checks memory use, because no other check runs during a
         short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call failed and the
-        process lives on.
+        process is still running.
         """
         self._signal(signal.SIGSTOP)
         self._check_usage()
@@ -295,7 +297,7 @@ class Runner:
             self._check_usage()
             if time.monotonic() > deadline:
                 if is_suspended(self.pid):  # The judge had resumed the process.
-                    reason = f"a signal that is not the judge's stopped the kernel ({stage}); judge the kernel again"
+                    reason = f"a signal from outside the judge stopped the kernel ({stage}); judge the kernel again"
                     raise RunnerEnded("error", reason)
                 hint = "check whether the kernel loops endlessly or is far slower than the reference"
                 raise RunnerEnded("timeout", f"the kernel gave no answer within {deadline_s:g} s ({stage}); {hint}")

@@ -67,10 +67,11 @@ class RunnerProcess:
 
 
 class SpareProcess:
-    """A process that has not received a kernel yet. While one kernel is judged, the process for the next one starts.
+    """A process that has not received a kernel yet. While the judge evaluates one kernel, it starts the process for the
+    next kernel.
 
-    On a GPU, the start of the process and of the CUDA driver takes a tenth of a second, and longer if another GPU's
-    judge does the same.
+    On a GPU, starting the process and the CUDA driver takes a tenth of a second. It takes longer if another GPU's judge
+    starts a process at the same time.
     """
 
     def __init__(self, kind: str, isolate: bool) -> None:
@@ -80,8 +81,8 @@ class SpareProcess:
         atexit.register(self.stop)
 
     def prepare(self) -> None:
-        """Start a process unless one is waiting. Return at once. If the system refuses a process, :meth:`take` tries
-        again.
+        """Start a process unless one is waiting. Return at once. If the system cannot start a process, :meth:`take`
+        tries again.
         """
         if self._waiting is None:
             with contextlib.suppress(OSError):
@@ -97,7 +98,9 @@ class SpareProcess:
         return self._start()
 
     def stop(self) -> None:
-        """End the waiting process. Idempotent. In a forked process, which a problem's code may be, do nothing."""
+        """End the waiting process. Idempotent. Do nothing in a forked process, because a problem's code may have forked
+        the judge.
+        """
         waiting, self._waiting = self._waiting, None
         if waiting is not None and self._owner == os.getpid():
             waiting.close()

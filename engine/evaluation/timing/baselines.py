@@ -38,7 +38,7 @@ _REASON_CHARS = POLICY.sandbox.reason_chars
 
 
 def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], object]], least_s: float = 0.0) -> Timing:
-    """Time calls repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
+    """Time calls for at least ``least_s`` seconds, and continue up to 50 calls or half a second.
 
     ``prepare`` returns the next call. On a GPU, untimed calls precede each short call, because launches become slower
     after a pause. Pairs of reference and kernel include the same untimed calls. On a CPU, the result excludes disturbed
@@ -83,8 +83,8 @@ def time_eager(judged: JudgedProblem) -> Baseline:
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
-    """Time ``torch.compile`` of the reference. ``failure`` says why the compilation failed or which outputs are
-    wrong.
+    """Time the reference compiled with ``torch.compile``. ``failure`` says why the compilation failed or which outputs
+    are wrong.
     """
     slot = judged.arena.slots[0]
     trial = judged.trial(0)

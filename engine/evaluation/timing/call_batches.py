@@ -42,9 +42,7 @@ class CallBatch:
         self._seed = problem.call_seed()
 
     def call(self) -> tuple[float, float]:
-        """Return the total milliseconds of all calls: the time that the kernel's process reports, and the time by the
-        judge's clock.
-        """
+        """Return the total times of all calls in milliseconds: the reported time, and the time by the judge's clock."""
         self._load()
         reported_ms, wall_ms = self._runner.call(self._numbers, seed=self._seed)
         self._compare()

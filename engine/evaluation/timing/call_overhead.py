@@ -66,7 +66,7 @@ class EmptyKernel:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the empty kernel in this process's namespace, or None."""
+        """The process id of the empty kernel in this process's namespace, or None without an empty kernel."""
         return self._ask(lambda runner: runner.pid)
 
     def call(self, overhead: CallOverhead) -> None:
@@ -81,8 +81,8 @@ class EmptyKernel:
         return min((wall_ms - sum(own_ms) for own_ms, wall_ms in batches or ()), default=0.0) / len(slots)
 
     def queue_overhead_ms(self) -> float | None:
-        """Return the milliseconds for queuing calls without disturbance (``Runner.call_behind_gate``), or None if
-        unknown.
+        """Return the time for queuing calls without disturbance (``Runner.call_behind_gate``) in milliseconds, or None
+        if unknown.
 
         A GPU may switch between processes up to 2 ms late.
         """

@@ -65,7 +65,7 @@ class CallLimits(Struct, frozen=True):
 
     @property
     def _around_ms(self) -> float:
-        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterwards."""
+        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterward."""
         return self.bind_ms + _CLOCK.output_copy * (self.copy_ms or 0.0)
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
@@ -77,8 +77,8 @@ class CallLimits(Struct, frozen=True):
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:
         """Return the overhead of each of ``count`` calls in a batch.
 
-        ``loop_ms``: the overhead of the runner's loop. ``binds``: whether each call uses another slot than the last, so
-        that a Python kernel's process binds the weights again.
+        ``loop_ms``: the overhead of the runner's loop. ``binds``: whether each call uses a different slot from the
+        previous call, so that a Python kernel's process binds the weights again.
         """
         beside = loop_ms + self.call_ms / count
         if self.copy_ms is not None:

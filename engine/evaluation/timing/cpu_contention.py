@@ -29,7 +29,8 @@ def processor_s(pid: int | None) -> float:
 
 
 def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
-    """Return for each live thread of a process the seconds for which it has run, and has waited for a core.
+    """Return, for each live thread of a process, the seconds that it has run and the seconds that it has waited for a
+    core.
 
     See /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in Linux). The result is empty after the
     end of the process, and on systems without this file.
@@ -82,7 +83,9 @@ class CpuContention:
 
 
 def _waited(before: dict[str, tuple[float, float]], now: dict[str, tuple[float, float]], least_s: float) -> bool:
-    """Return whether one of a process's threads waited longer than ``least_s``, but not because of its own threads."""
+    """Return whether one of a process's threads waited longer than ``least_s``, but not because the process has more
+    busy threads than cores.
+    """
     spent = [
         (ran - before[thread][0], waited - before[thread][1])
         for thread, (ran, waited) in now.items()
@@ -93,7 +96,7 @@ def _waited(before: dict[str, tuple[float, float]], now: dict[str, tuple[float, 
 
 
 def _idle_s() -> float:
-    """Return the idle seconds of all cores since boot (proc(5), /proc/stat), which the kernel counts exactly."""
+    """Return the idle seconds of all cores since boot (proc(5), /proc/stat), which Linux counts exactly."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return (int(fields[4]) + int(fields[5])) / _TICKS_PER_S
@@ -105,9 +108,9 @@ def on_one_core(*pids: int) -> Iterator[None]:
     """While the context is open, keep this thread and the main threads of other processes on this thread's current
     core.
 
-    Only one of these processes may run at a time: the judge stops the kernels' processes between their calls.
-    Afterwards, all threads of the other processes may use the cores that their main thread had before, because threads
-    that start while the context is open inherit the single core.
+    Only one of these processes runs at a time, because the judge stops the kernels' processes between their calls.
+    Afterward, all threads of the other processes may use the cores that their main threads had before. Otherwise,
+    threads that start while the context is open would keep the single core that they inherit.
     """
     core, mine = {_current_core()}, os.sched_getaffinity(0)
     before = {pid: _cores_of(pid) for pid in pids}

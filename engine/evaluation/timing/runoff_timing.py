@@ -88,7 +88,7 @@ class _Runoff:
                 self._bound.add(name)
         python = [self._runners[name].pid for name, library in libraries.items() if library.suffix == ".py"]
         self._launching = python if settings.kind == "cuda" else []
-        """Processes that launch GPU work from Python, whose times depend on the core's speed."""
+        """Processes that launch GPU work from Python. Their times depend on the core's speed."""
         self._problem = problem
         tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
         self._check = partial(Answers(tolerances).check, problem)
@@ -100,7 +100,9 @@ class _Runoff:
         self._walls: dict[str, list[float]] = {}
 
     def take_rounds(self) -> None:
-        """Time rounds until the order is settled or the time is used up. Raises ``FoundOut`` and ``RunnerEnded``."""
+        """Time rounds until the order is settled or the runoff reaches its time limit. Raises ``FoundOut`` and
+        ``RunnerEnded``.
+        """
         self._call_overhead.clear()
         self._times = {name: [] for name in self._libraries}
         self._walls = {name: [] for name in self._libraries}
@@ -185,7 +187,9 @@ def _blaming(variant: str) -> Iterator[None]:
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
-    """Return whether every kernel is clearly slower than the fastest, or its rank is known within ``margin``. Pure."""
+    """Return whether every kernel is clearly slower than the fastest kernel or has a rank known within ``margin``.
+    Pure.
+    """
     fastest = _fastest(times_ms)
     for own in times_ms.values():
         ratios = _ratios(own, times_ms[fastest])

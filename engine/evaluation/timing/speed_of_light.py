@@ -107,8 +107,8 @@ def sol_ms(problem: ProblemSpec, device: JudgeDevice, peaks: Peaks, tolerances: 
     """Return the lower bound on the time for the problem's bytes and operations, in milliseconds.
 
     On a CPU, the bandwidth comes from a copy as large as the problem, because all of the problem's data may fit in the
-    caches. Every device computes more operations per second than it copies bytes, so few operations need no measured
-    rate.
+    caches. Every device computes more operations per second than it copies bytes, so a problem with few operations
+    needs no measured rate.
     """
     if device.cuda:
         bandwidth_gbs = peaks.bandwidth_gbs

@@ -49,7 +49,7 @@ def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> l
     """Return the pairs' ratios, corrected for the order within a pair. The second call finds other data in the caches.
 
     The function shifts the ratios of both orders to the geometric mean of their medians, by at most
-    ``StatisticsPolicy.order``. In one measurement on two cores, the orders differed by 8%.
+    ``StatisticsPolicy.order``. The orders differed by 8% in one measurement on two cores.
     """
     groups = [
         [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)
@@ -95,7 +95,9 @@ class Pairs(Struct):
         return without_order(ratios, self.reference_first)
 
     def reference_medians_ms(self) -> dict[bool, float]:
-        """Return the reference's median time in the pairs in which it ran first (key True), and in the others."""
+        """Return the reference's median time in the pairs in which it ran first (key True), and in the other pairs (key
+        False).
+        """
         orders: dict[bool, list[float]] = {}
         for ms, first in zip(self.reference_ms, self.reference_first, strict=True):
             orders.setdefault(first, []).append(ms)

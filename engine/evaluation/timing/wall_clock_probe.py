@@ -23,7 +23,7 @@ _CLOCK = POLICY.clock
 
 
 class WallClockProbe:
-    """Times one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
+    """Time one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
     ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. The probe
     sets this attribute if other programs disturbed the batches each time. All methods raise ``RunnerEnded``, and
@@ -42,7 +42,7 @@ class WallClockProbe:
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
-        A short burst of other programs can disturb all batches, and yet hardly count in the load during the whole
+        Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
         timing. The probe then repeats the batches with more attempts, and the smallest excess counts.
         """
         on_processor = limits.kind == "cpu" or limits.python
@@ -64,9 +64,9 @@ class WallClockProbe:
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
-        and of all slots, and counts the larger of the long batch's time per call and the time per additional call.
-        Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the larger excess
-        counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        and of all slots. The larger of two times then counts: the long batch's time per call, and the time per
+        additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the
+        larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
@@ -167,7 +167,7 @@ class WallClockProbe:
         return each_ms - claimed_ms, f"{count} queued calls took {each_ms:.4g} ms each"
 
     def _waiting_ms(self, limits: CallLimits) -> float:
-        """Return the milliseconds of each call, if ``launch`` waits for the GPU.
+        """Return the time per call in milliseconds if ``launch`` waits for the GPU.
 
         The difference between a long and a short batch contains no overhead of the batch itself. A kernel that delays
         short batches could shrink this difference, so the larger result counts.
@@ -180,7 +180,7 @@ class WallClockProbe:
         return max(each_ms, (wall_ms - self._fastest_batch(2)[1]) / more)
 
     def _fastest_batch(self, count: int) -> tuple[float, float]:
-        """Return the smallest milliseconds of a few batches: as the kernel's process reports, and by the judge's
+        """Return the shortest times of a few batches in milliseconds: the reported time, and the time by the judge's
         clock.
         """
         batches = [CallBatch(self._problem, self._runner, count, self._check) for _ in range(_CLOCK.waiting_batches)]
@@ -191,21 +191,21 @@ class WallClockProbe:
         return max(2, min(self._slots, round(target_ms / max(claimed_ms, 1e-3))))
 
     def _measured_batch_ms(self, count: int, beside_ms: float) -> float:
-        """Return the milliseconds per call on separate buffers: the larger of the reported time and the
-        judge's time.
+        """Return the time per call on separate buffers in milliseconds: the larger of the reported time and the judge's
+        time.
         """
         reported_ms, wall_ms = CallBatch(self._problem, self._runner, count, self._check).call()
         return max(self._counted(count, wall_ms) / count - beside_ms, reported_ms / count)
 
     def _measured_warm_batch_ms(self, count: int, beside_ms: float) -> float:
-        """Return the milliseconds of each of ``count`` calls on the buffers of one slot."""
+        """Return the time per call of ``count`` calls on the buffers of one slot, in milliseconds."""
         self._problem.trial(0).load(self._problem.arena.slots[0])
         self._problem.device.synchronize()
         reported_ms, wall_ms = self._runner.call([0] * count)
         return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
 
     def _measured_queued_ms(self, count: int) -> float | None:
-        """Return the milliseconds of ``count`` queued calls, excluding the time for queuing."""
+        """Return the total time of ``count`` queued calls in milliseconds, excluding the time for queuing."""
         if self._queue_overhead_ms is None:
             return None
         took_ms = CallBatch(self._problem, self._runner, count, self._check).call_behind_gate()
@@ -213,7 +213,7 @@ class WallClockProbe:
 
     @cached_property
     def _queue_overhead_ms(self) -> float | None:
-        """Return the time for queuing an empty kernel, or None if the driver cannot queue calls."""
+        """Return the time for queuing an empty kernel in milliseconds, or None if the driver cannot queue calls."""
         return self._empty_kernel.queue_overhead_ms()
 
     def _counted(self, count: int, wall_ms: float) -> float:

@@ -1,7 +1,7 @@
 """A compiled helper that compares large outputs and mixes large inputs on the CPU in one pass.
 
 PyTorch needs seven passes for a comparison, and wakes all threads for each pass. These passes take several times as
-long as the overhead of a timed call. A mixture takes PyTorch three passes.
+long as the overhead of a timed call. For a mixture, PyTorch needs three passes.
 """
 
 from __future__ import annotations

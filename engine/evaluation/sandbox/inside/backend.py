@@ -24,7 +24,7 @@ _READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mma
 
 
 def make(calls: Sequence[Call]) -> Any:
-    """Make ``calls`` until one fails. Return the result of the last call."""
+    """Execute ``calls`` until one fails. Return the result of the last call."""
     for call, arguments in calls:
         result = call(*arguments)
         if type(result) is int and result:
@@ -47,11 +47,11 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, calls: Sequence[Call]) -> Any:
-        """Make ``calls`` with :func:`make`, and time them."""
+        """Execute ``calls`` with :func:`make`, and time them."""
 
     @abstractmethod
     def times_ms(self) -> list[float]:
-        """Wait for the device, and return the milliseconds of each call in the last run."""
+        """Wait for the device, and return the time of each call in the last run, in milliseconds."""
 
     def flush(self, times: int) -> None:  # noqa: B027 - a CPU has no such cache
         """Evict the device's cache ``times`` times."""
@@ -75,7 +75,7 @@ class Backend(ABC):
 class CpuBackend(Backend):
     """The CPU backend.
 
-    The CPU backend uses memory that the judge shares, and reads the monotonic clock around each call. ``guard_bytes``:
+    This backend uses memory that the judge shares, and reads the monotonic clock around each call. ``guard_bytes``:
     size of the inaccessible memory around the judge's buffers and after a workspace. ``clock``: returns the function
     that reads the clock, in seconds. Threat: out-of-bounds.
     """

@@ -87,7 +87,7 @@ class Driver:
 
 
 def begin() -> None:
-    """Initialize the driver. If that fails, :class:`Driver` reports the error."""
+    """Initialize the driver. If the initialization fails, :class:`Driver` reports the error."""
     with contextlib.suppress(OSError):
         ctypes.CDLL("libcuda.so.1").cuInit(0)
 
@@ -148,7 +148,7 @@ class CudaBackend(Backend):
         return [self.elapsed_ms() / self._count] * self._count
 
     def elapsed_ms(self) -> float:
-        """Return the milliseconds between the two events."""
+        """Return the time between the two events, in milliseconds."""
         elapsed = c_float()
         self._driver.call("cuEventElapsedTime", byref(elapsed), self._start, self._stop)
         return elapsed.value

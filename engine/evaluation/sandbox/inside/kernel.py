@@ -42,7 +42,7 @@ class Kernel(ABC):
         self.kind = kind
 
     def prepare(self) -> None:  # noqa: B027 - a shared library needs nothing
-        """Prepare loading while this process still has all privileges."""
+        """Prepare for loading while this process still has all privileges."""
 
     def clock(self) -> Callable[[], float]:
         """Return the function that reads a CPU's clock, in seconds."""
@@ -86,7 +86,7 @@ class Kernel(ABC):
         return {}
 
     def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> Message:
-        """Return ``ms``, the milliseconds of each call on the order's ``slots``, by the clock of this process.
+        """Return ``ms``, the time of each call on the order's ``slots`` in milliseconds, by the clock of this process.
 
         ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
         seed. ``untimed``: the slots for untimed calls before each timed call, which make launches from Python

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Driver = Callable[..., None]
-    """Calls a function of the CUDA driver by its name, or raises the driver's exception."""
+    """Call a function of the CUDA driver by its name, or raise the driver's exception."""
 
 _MOST = 64
 """Maximum number of launches to report."""

@@ -260,7 +260,7 @@ def test_cancelling_ends_a_running_kernel_before_its_time_limit(bench: Bench) ->
 def test_a_kernel_whose_process_a_signal_stops_is_told_so(bench: Bench) -> None:
     verdict = bench.judge(softmax(bench.language, outside="#include <csignal>\n", after="raise(SIGSTOP);"))
     assert verdict.status == "error"
-    assert "signal that is not the judge's stopped the kernel (call)" in verdict.reason
+    assert "signal from outside the judge stopped the kernel (call)" in verdict.reason
     assert bench.judge(softmax(bench.language)).correct
 
 

@@ -31,8 +31,8 @@ def die_with_parent() -> None:
 
 
 def enter_namespaces(control: socket.socket | None = None, isolate: bool = True) -> list[str]:
-    """Move into new user, network, mount, IPC, UTS and PID namespaces, if ``isolate``. The function returns in a child
-    process.
+    """If ``isolate`` is true, move into new user, network, mount, IPC, UTS and PID namespaces. The function returns in
+    a child process.
 
     The child's ancestors stay in the old namespaces. When the child ends, the first process of the new PID namespace
     reports the end on ``control`` and exits. The exit of the first process ends every process in the namespace.

@@ -141,7 +141,8 @@ class Model(Kernel):
         return "state_dict"
 
     def _find_mutated(self) -> list[tuple[int, dict[str, Any], str, torch.Tensor]]:
-        """Return each weight that the reference writes: its index, the dict that holds it, its name there, its tensor.
+        """Return each weight that the reference writes: its index, the dict that holds it, its name there, and its
+        tensor.
 
         The search takes milliseconds for models with hundreds of weights, so it does not belong in a call.
         """
@@ -223,7 +224,7 @@ class Model(Kernel):
 
         ``profile``: report the code that runs in a call. ``repeat``: repeat calls until the judge has sampled the
         running code and sends a message. ``leave``: leave outputs in place and report their addresses. ``forget``:
-        release the outputs that were left in place.
+        release the outputs that ``leave`` left in place.
         """
         if "forget" in order:
             self._left.clear()

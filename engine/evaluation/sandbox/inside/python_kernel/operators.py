@@ -1,6 +1,6 @@
 """Report which PyTorch operators and GPU kernels run in one call of a ``.py`` kernel. Imports torch.
 
-Threat ``library``: a language model calls a library instead of writing a kernel, from another thread, in TorchScript or
+Threat ``library``: instead of writing a kernel, a language model calls a library from another thread, in TorchScript or
 outside PyTorch. PyTorch's profiler sees operators in all threads, regardless of their caller. On a GPU, the profiler
 uses CUPTI, which sees all kernels of the process. The interpreter reports library functions that ``ctypes`` looks up.
 
@@ -42,10 +42,9 @@ class LookedUp:
 
     def __init__(self) -> None:
         self.names: dict[tuple[str, str], None] = {}
-        """File and function.
+        """The file and the function of each lookup.
 
-        The file and the function of each lookup. The function is "" for opening the file; the file is "" for a search
-        in all loaded files.
+        The function is "" for opening the file; the file is "" for a search in all loaded files.
         """
 
     def watch(self) -> None:
@@ -107,7 +106,7 @@ class _Operator(NamedTuple):
     """One operator. ``us``: the operator's time in microseconds, without its callees.
 
     ``name``: the name of the outermost enclosing operator that does work, or the operator's own name if there is none.
-    An operator that does no work has its own name.
+    An operator that does no work keeps its own name.
     """
 
     id: int
@@ -126,7 +125,9 @@ def _operators(events: Iterable[Any], within: str = "") -> Iterator[_Operator]:
 
 
 def _kernels(profiled: profile, operators: Mapping[int, str]) -> list[tuple[str, str, float]]:
-    """Return the GPU kernels in the order in which they started: name, launching operator or "", microseconds."""
+    """Return the GPU kernels in their starting order: name, launching operator or "", and time in
+    microseconds.
+    """
     results, longest = profiled.kineto_results, POLICY.sandbox.reported_chars
     events = results.events() if results is not None else []
     on_device = [one for one in events if one.device_type() == DeviceType.CUDA and not one.is_user_annotation()]

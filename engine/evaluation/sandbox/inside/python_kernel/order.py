@@ -12,7 +12,7 @@ from engine.problem.spec import TensorSpec
 
 @dataclass(frozen=True)
 class InputPlaceholder:
-    """Marks the place of the specification's input number ``index`` among the arguments of ``forward``."""
+    """Marker for the place of the specification's input number ``index`` among the arguments of ``forward``."""
 
     index: int
 
