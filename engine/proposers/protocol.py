@@ -56,8 +56,8 @@ class Kernel(Struct, frozen=True):
 
 
 class TriedIdea(Struct, frozen=True):
-    """An idea with judged kernels. ``speedup`` is the kernels' best speedup over eager, or None without a correct
-    kernel.
+    """An idea with judged kernels. ``speedup`` is the kernels' best speedup over eager, or None if no kernel is
+    correct.
 
     ``parent_speedup`` is the speedup of the idea's parent. ``failure`` says why no kernel was correct.
     """
@@ -125,10 +125,10 @@ class Task(Struct, frozen=True):
 
 
 class Board(Struct, frozen=True):
-    """A problem's search, as proposers see it. The context has the open round, all ideas and kernels (oldest first),
-    and the best kernels of other problems. ``lineage`` lists the kernels from which the parent descends, starting with
-    the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any problem in earlier
-    sessions.
+    """A problem's search, as proposers see it. The search context contains the open round, all ideas and kernels
+    (oldest first), and the best kernels of other problems. ``lineage`` lists the kernels from which the parent
+    descends, starting with the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any
+    problem in earlier sessions.
     """
 
     round: int = 0
@@ -212,7 +212,7 @@ class Proposer(Protocol):
         ...
 
     def refusal(self, task: Task) -> str | None:
-        """Return in one sentence why this proposer does not support the problem; None if it does."""
+        """Return a one-sentence reason why this proposer does not support the problem; None if it does."""
         ...
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:

@@ -1,6 +1,6 @@
 """The interface to all providers' language models: send a prompt, receive a text and its token usage.
 
-A client makes exactly one attempt per call. ``calls.caller`` handles retries, spending and recording.
+A client makes exactly one attempt per call. ``calls.retrying_caller`` handles retries, spending and recording.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def make_callers(
 ) -> dict[str, Caller]:
     """Create a caller, keyed by name, for every model that the engine calls over the network or as a program.
 
-    Raises ``KeyMissing`` and :class:`PriceUnknown` before a search begins that would fail.
+    Raises ``KeyMissing`` or :class:`PriceUnknown`, so that a search that would fail never begins.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))

@@ -71,10 +71,10 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. If only calls in flight exceed a limit, wait until
-        they end.
+        """Reserve ``worst`` for an attempt until :meth:`release`. If the attempt fits a limit only without the calls in
+        flight, wait until enough of those calls end.
 
-        ``output`` is the part of ``worst`` that the config determines.
+        With ``output``, the error message can suggest a smaller ``max_output_tokens``.
 
         Raises :class:`OverBudget` if a limit forbids the attempt even if the calls in flight cost nothing.
         """

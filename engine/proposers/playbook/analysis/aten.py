@@ -110,7 +110,7 @@ def _logaddexp(a: Term, b: Term) -> Term:
 
 
 def _triangle(compare: Literal["ge", "le"]) -> Rule:
-    """Return the rule that sets elements on one side of a diagonal to 0. Elements stay where ``compare`` holds for
+    """Return the rule that sets elements on one side of a diagonal to 0. An element stays if ``compare`` holds between
     column - row and ``diagonal``.
     """
 

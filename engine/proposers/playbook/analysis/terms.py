@@ -207,6 +207,6 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(given: Sequence[int]) -> int:
-    """Return a broadcast dimension's size, with the dimension's name in one of the operands."""
+    """Return a broadcast dimension's size. The size keeps its name from one of the operands."""
     wide = [size for size in given if size != 1]
     return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

@@ -103,9 +103,9 @@ class FusedPair(Struct, frozen=True):
     """Two dependent reductions that one pass over the row can compute together.
 
     Attributes:
-        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the sum is rescaled when the
-            running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
-            formula merges partial sums.
+        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the kernel rescales the sum
+            when the running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2);
+            Chan's formula merges partial sums.
         source: The value x in both reductions.
         mean: The value sum / cols, for moments.
         correction: The reduction sum(x - mean), if any. In exact arithmetic, this sum is 0. In fp32, it is cols times

@@ -7,7 +7,8 @@ from engine.proposers.playbook.base import Choices, Transformation
 
 
 def has_avx512(device: DeviceFact) -> bool:
-    """Whether the CPU has 32 vector registers of 64 bytes. A CPU whose features are unknown counts as having them.
+    """Whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function assumes such
+    registers.
 
     Without such registers, GCC 12 splits vectors of 16 floats through the stack, which makes kernels 2 to 40 times as
     slow as with 8 floats.
@@ -26,7 +27,7 @@ def lanes_knob(device: DeviceFact) -> tuple[int, ...]:
 
 
 def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transformation:
-    """Vectorize a loop. ``functions`` names the kernel's elementary functions in words, or is ""."""
+    """Vectorize a loop. ``functions`` is a phrase that names the kernel's elementary functions, or "" without any."""
     become = "become polynomials" if " and " in functions else "becomes a polynomial"
     also = (
         f" {functions.capitalize()} {become} that all lanes evaluate at once (relative error about 1e-7); "
@@ -74,7 +75,9 @@ def shorter_polynomial() -> Transformation:
 
 
 def reciprocal(what: str) -> Transformation:
-    """Replace divisions with a reciprocal. ``what`` is an imperative clause that says which reciprocal to compute."""
+    """Replace divisions with multiplications by a reciprocal. ``what`` is an imperative clause that says which
+    reciprocal to compute.
+    """
     return Transformation(
         "reciprocal",
         "compute",
