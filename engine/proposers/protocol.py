@@ -29,8 +29,8 @@ kernel.
 NUMBER = "number"
 """Key in the ``data`` of a language model's kernel. The value is the kernel's index within its idea."""
 UNUSABLE = "unusable"
-"""Key in a kernel's ``data`` if a model's reply contains no kernel. The value says why; ``source`` is then the start of
-the reply.
+"""Key in a kernel's ``data`` if a model's reply contains no kernel. The value says why. In that case, ``source`` is the
+start of the reply.
 """
 LANGUAGE = "language"
 """Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
@@ -100,7 +100,7 @@ class Demands(Struct, frozen=True):
 class Task(Struct, frozen=True):
     """A problem as proposers see it: specification, C header, language, target device, SOL and baselines.
 
-    ``languages``: all languages in which the search writes kernels, ``language`` first; () means only ``language``.
+    ``languages``: all languages in which the search writes kernels, ``language`` first. () means only ``language``.
     """
 
     problem: ProblemSpec
@@ -192,7 +192,7 @@ class Spent(Exception):
 
 
 class Proposer(Protocol):
-    """Write ideas and kernels. Any exception counts as a missing answer; the search repeats the request in a later
+    """Write ideas and kernels. Any exception counts as a missing answer. The search repeats the request in a later
     round.
     """
 

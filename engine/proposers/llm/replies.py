@@ -1,4 +1,4 @@
-"""Parse language models' replies defensively: ideas from JSON, a kernel from one fenced block.
+"""Parse language models' replies defensively: ideas from JSON, and a kernel from one fenced block.
 
 A reply may be anything: prose, HTML, five megabytes, half a kernel. The parser either extracts the answer or raises
 :class:`Unusable` with the reason. The parser raises no other exception. Parsing takes time linear in the length of the

@@ -224,7 +224,7 @@ def _base(
 
 
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
-    """Return the recipe with which a variant's note compares the variant."""
+    """Return the recipe to compare a variant with in the variant's note."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 

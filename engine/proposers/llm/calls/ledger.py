@@ -39,7 +39,7 @@ class OverBudget(Exception):
 class OutputLimit:
     """The limit on a call's output. ``tokens`` is the config's ``max_output_tokens``, which mostly determines the
     call's maximum cost. ``fits`` returns the largest ``max_output_tokens`` for which a call costs at most a given
-    amount. The amount's ``dollars`` is None if dollars are not limited.
+    amount. The amount's ``dollars`` is None if there is no dollar limit.
     """
 
     tokens: int
@@ -91,8 +91,8 @@ class Ledger:
                 await asyncio.wait_for(self._ended.wait(), _LOOK_AGAIN_S)
 
     def release(self, hold: Hold) -> None:
-        """Release a reservation after the state includes the attempt's cost, or if the attempt was never sent.
-        Idempotent.
+        """Release a reservation. Call this method after the state includes the attempt's cost, or if the caller never
+        sent the attempt. Idempotent.
         """
         self._holds.discard(hold)
         self._ended.set()

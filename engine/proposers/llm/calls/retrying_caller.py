@@ -130,7 +130,7 @@ class Caller:
         Raises:
             CallFailed: All attempts failed.
             OverBudget: A limit forbids an attempt.
-            SessionError: The session cannot be written.
+            SessionError: The engine cannot write the session.
         """
         digest = self._recorder.put_blob(prompt.encode())
         call = _Call(self._ledger.next_call(), site, prompt, digest, on_text or _ignore)

@@ -24,9 +24,9 @@ class Term:
     """One shaped value of a traced reference, compared by identity.
 
     Attributes:
-        op: An ``op`` of :class:`ir.program.Value`, ``position`` (the number of an element), ``reduce`` (over the
-            dimensions ``dims`` of ``args[0]``, which have ``cols`` elements), or ``view`` (the same elements in the
-            same order, with another shape).
+        op: An ``op`` of :class:`ir.program.Value`, or one of the following. ``position`` is the number of an element.
+            ``reduce`` reduces the dimensions ``dims`` of ``args[0]``, which have ``cols`` elements. ``view`` has the
+            same elements in the same order, with another shape. ``expand`` broadcasts ``args[0]``.
         text: The C expression of a constant that follows from the header's sizes; "" for any other constant.
     """
 

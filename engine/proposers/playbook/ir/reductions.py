@@ -43,7 +43,7 @@ class Geometry(Struct, frozen=True):
 
 
 class ReductionProgram(Program, frozen=True, dict=True):
-    """A program over ``geometry``. ``per_row`` says which values belong to a row; all other values belong to an
+    """A program over ``geometry``. ``per_row`` says which values belong to a row. All other values belong to an
     element.
 
     In a per-row load, the access is relative to the row's number, ``o * inner + c``. In a per-element load, the access

@@ -10,8 +10,8 @@ def has_avx512(device: DeviceFact) -> bool:
     """Whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function assumes such
     registers.
 
-    Without such registers, GCC 12 splits vectors of 16 floats through the stack, which makes kernels 2 to 40 times as
-    slow as with 8 floats.
+    Without such registers, GCC 12 splits vectors of 16 floats through the stack. Kernels then take 2 to 40 times as
+    long as with 8 floats.
     """
     return "avx512f" in device.features or not device.features
 
@@ -27,7 +27,7 @@ def lanes_knob(device: DeviceFact) -> tuple[int, ...]:
 
 
 def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transformation:
-    """Vectorize a loop. ``functions`` is a phrase that names the kernel's elementary functions, or "" without any."""
+    """Vectorize a loop. ``functions`` is a phrase that names the kernel's elementary functions, or ""."""
     become = "become polynomials" if " and " in functions else "becomes a polynomial"
     also = (
         f" {functions.capitalize()} {become} that all lanes evaluate at once (relative error about 1e-7); "

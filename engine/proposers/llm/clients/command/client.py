@@ -34,7 +34,7 @@ _SHOWN = 300
 
 
 class CommandClient:
-    """The client for one program. ``key`` is the value of the variable ``key_env``; messages never show it."""
+    """The client for one program. ``key`` is the value of the variable ``key_env``. Messages never show the key."""
 
     provider = "command"
 
