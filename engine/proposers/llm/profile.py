@@ -34,7 +34,7 @@ _MEASURED = {
 
 
 def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
-    """Return a kernel's profile with one fact per line. A kernel without a time has no bottleneck.
+    """Return a kernel's profile with one fact per line. The bottleneck requires hardware counters or a time.
 
     ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and no instructions
     if there are counters.

@@ -133,7 +133,7 @@ def _profit(transformation: Transformation, history: Sequence[TriedIdea], sol_sh
 
 
 def _relevance(transformation: Transformation, sol_share: float | None) -> float:
-    """Return the factor for an expected gain at the kernel's distance from SOL, as in a roofline model."""
+    """Return the factor that scales an expected gain by the kernel's SOL share, as in a roofline model."""
     if sol_share is None or transformation.helps == "any":
         return 1.0
     if sol_share >= _MEMORY_BOUND:

@@ -40,7 +40,7 @@ def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transform
         "compute",
         "The loops process one float per instruction, so the arithmetic units are almost idle. Use GCC's vector "
         f"extensions with {usual_lanes(device)} floats per vector, and a scalar loop for the tail.{also} Expect a "
-        "speedup of several times, until memory becomes the limit.",
+        "severalfold speedup, until memory becomes the limit.",
         {"lanes": usual_lanes(device), "math": "polynomial", **changes},
         ("lanes",),
         gain=8.0 if functions else 2.5,
@@ -53,7 +53,7 @@ def narrower_vectors() -> Transformation:
         "narrower_vectors",
         "compute",
         "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors, which are "
-        "as fast where memory is the limit and keep the clock higher.",
+        "equally fast where memory is the limit and keep the clock higher.",
         {"lanes": 8},
         ("lanes",),
         gain=1.01,
@@ -108,8 +108,8 @@ def prefetch() -> Transformation:
     return Transformation(
         "prefetch",
         "latency",
-        "The hardware prefetcher stops at page borders and starts over on every row. Prefetch lines a fixed distance "
-        "ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
+        "The hardware prefetcher stops at page boundaries and starts over on every row. Prefetch lines a fixed "
+        "distance ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
         {"prefetch": 512},
         ("prefetch",),
         gain=1.45,
