@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
-"""An idea's category: a class of Stanford CRFM's "fast kernels", ``first`` for first kernels, or ``other`` for seeds.
-:data:`CATEGORY_NAMES` lists the full names.
+"""An idea's category: one of the optimization categories of Stanford CRFM's "fast kernels", ``first`` for first
+kernels, or ``other`` for seeds. :data:`CATEGORY_NAMES` lists the full names.
 """
 
 CATEGORY_NAMES: dict[str, str] = {

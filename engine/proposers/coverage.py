@@ -27,8 +27,8 @@ _ANY_DEVICE = {
 
 
 class Writer(Struct, frozen=True):
-    """Whether a proposer can write kernels for a problem. ``refusal`` says why the proposer cannot write them, or is
-    "".
+    """Whether a proposer can write kernels for a problem. ``refusal`` is the reason if the proposer cannot, and "" if
+    it can.
     """
 
     proposer: str
@@ -37,7 +37,8 @@ class Writer(Struct, frozen=True):
 
 
 def writers_of(config: Config | None, problem: ProblemSpec) -> tuple[Writer, ...]:
-    """List which languages each proposer of ``config`` can write for ``problem``. Without a config, list the playbook.
+    """List the languages in which each proposer of ``config`` can write kernels for ``problem``. Without a config, list
+    only the playbook's languages.
 
     The list omits recordings (``replay``), because their content depends on the recorded session.
     """
@@ -62,7 +63,9 @@ def _playbook(problem: ProblemSpec, name: str) -> Writer:
 
 
 def playbook_refusal(problem: ProblemSpec, language: Language) -> str | None:
-    """Return in one sentence why the playbook cannot write ``language`` kernels for ``problem``; None if it can."""
+    """Return a one-sentence reason why the playbook cannot write ``language`` kernels for ``problem``. Return None if
+    the playbook can write them.
+    """
     return _refusal(problem, language, _ANY_DEVICE["cu" if language == "cu" else "cpp"])
 
 
@@ -75,7 +78,7 @@ def _refusal(problem: ProblemSpec, language: Language, device: DeviceFact) -> st
 def refusal_on(problem: ProblemSpec, device: str) -> str | None:
     """Return the full reason why the playbook cannot write kernels for ``problem`` on ``device``; None if it can.
 
-    ``device`` is ``cpu`` or a GPU architecture such as ``sm_90a``. This machine may lack that GPU.
+    ``device`` is ``cpu`` or a GPU architecture such as ``sm_90a``. This machine does not need to have that GPU.
     """
     fact = _ANY_DEVICE["cpp"] if device == "cpu" else replace(_ANY_DEVICE["cu"], arch=device)
     language = LANGUAGE_OF_DEVICE[fact.kind]

@@ -27,7 +27,7 @@ _BOTTLENECKS = {
     "compute": r"compute[- ]bound|arithmetic|flops?\b|fma|tensor core|sfu|special function|instruction|alu|precision"
     r"|expf?\b|division|adders?\b",
 }
-"""Patterns that recognize bottlenecks, the most specific first."""
+"""Regular expressions that recognize bottlenecks. The first match wins."""
 _METHODS = {
     "shared-memory tiles": r"shared[- ]memory|smem\b|__shared__|stag(?:e|ing)\b",
     "registers": r"register[- ](?:tile|block|resident)|in registers|micro-?tile|per-thread tile|thread tile",

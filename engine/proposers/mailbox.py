@@ -97,7 +97,7 @@ class Mailbox:
         return None
 
     def has_reply(self, call: str) -> bool:
-        """Whether a call's reply file exists, complete or not."""
+        """Return whether a call's reply file exists, complete or not."""
         return bool(self._candidates(call))
 
     def deliver(self, call: str, text: str) -> Path:

@@ -1,10 +1,10 @@
 """Partial texts of streaming replies, for display.
 
 Each call has one small file in the session's directory. The files are temporary: they are not events, and nothing
-flushes them to disk. The engine deletes a file when its call ends or when the next engine starts. A file's first line
-is the number of characters received; the end of the text follows. The engine replaces each file atomically, at most
-four times a second, and less often with many calls. A reply that completes within 0.25 s gets no file. Readers of the
-files need no engine and no SDK.
+flushes them to disk. The engine deletes a file when its call ends. If the engine dies first, the next engine deletes
+the file. A file's first line is the number of characters received. The end of the text follows. The engine replaces
+each file atomically, at most four times a second, and less often with many calls. A reply that completes within 0.25 s
+gets no file. Readers of the files need no engine and no SDK.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 class Partial(Struct, frozen=True):
-    """The received part of a reply. ``characters`` is the number of characters, and ``text`` the last of these."""
+    """The received part of a reply. ``characters`` is the number of characters received. ``text`` contains the last of
+    them.
+    """
 
     characters: int
     text: str

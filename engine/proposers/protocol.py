@@ -29,8 +29,8 @@ kernel.
 NUMBER = "number"
 """Key in the ``data`` of a language model's kernel. The value is the kernel's index within its idea."""
 UNUSABLE = "unusable"
-"""Key in a kernel's ``data`` if a model's reply contains no kernel. The value says why; ``source`` is then the start of
-the reply.
+"""Key in a kernel's ``data`` if a model's reply contains no kernel. The value says why. In that case, ``source`` is the
+start of the reply.
 """
 LANGUAGE = "language"
 """Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
@@ -56,8 +56,8 @@ class Kernel(Struct, frozen=True):
 
 
 class TriedIdea(Struct, frozen=True):
-    """An idea with judged kernels. ``speedup`` is the kernels' best speedup over eager, or None without a correct
-    kernel.
+    """An idea with judged kernels. ``speedup`` is the kernels' best speedup over eager, or None if no kernel is
+    correct.
 
     ``parent_speedup`` is the speedup of the idea's parent. ``failure`` says why no kernel was correct.
     """
@@ -100,7 +100,7 @@ class Demands(Struct, frozen=True):
 class Task(Struct, frozen=True):
     """A problem as proposers see it: specification, C header, language, target device, SOL and baselines.
 
-    ``languages``: all languages in which the search writes kernels, ``language`` first; () means only ``language``.
+    ``languages``: all languages in which the search writes kernels, ``language`` first. () means only ``language``.
     """
 
     problem: ProblemSpec
@@ -125,10 +125,10 @@ class Task(Struct, frozen=True):
 
 
 class Board(Struct, frozen=True):
-    """A problem's search, as proposers see it. The context has the open round, all ideas and kernels (oldest first),
-    and the best kernels of other problems. ``lineage`` lists the kernels from which the parent descends, starting with
-    the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any problem in earlier
-    sessions.
+    """A problem's search, as proposers see it. The search context contains the open round, all ideas and kernels
+    (oldest first), and the best kernels of other problems. ``lineage`` lists the kernels from which the parent
+    descends, starting with the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any
+    problem in earlier sessions.
     """
 
     round: int = 0
@@ -192,7 +192,7 @@ class Spent(Exception):
 
 
 class Proposer(Protocol):
-    """Write ideas and kernels. Any exception counts as a missing answer; the search repeats the request in a later
+    """Write ideas and kernels. Any exception counts as a missing answer. The search repeats the request in a later
     round.
     """
 
@@ -212,7 +212,7 @@ class Proposer(Protocol):
         ...
 
     def refusal(self, task: Task) -> str | None:
-        """Return in one sentence why this proposer does not support the problem; None if it does."""
+        """Return a one-sentence reason why this proposer does not support the problem; None if it does."""
         ...
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:

@@ -175,6 +175,6 @@ class Replay:
 
 def _marked(data: dict[str, Any], record: str) -> dict[str, Any]:
     """Return a recorded node's data, with the node's id. Remove the mark of seeded ideas, so that the search treats
-    these as ordinary ideas.
+    them as ordinary ideas.
     """
     return {**{key: value for key, value in data.items() if key != "seeded"}, RECORD: record}

@@ -8,27 +8,27 @@ from engine.problem.spec import Language
 from engine.proposers.protocol import IdeaDraft
 
 _ANY = "Write the most direct version of the idea: few moving parts, and every index checked twice."
-_KEEPING = "Keep what the idea fixes, and vary what it leaves open, above all sizes and unrolling."
+_KEEPING = "Keep what the idea fixes, and vary what it leaves open, especially sizes and unrolling."
 
 _CUDA = (
     _ANY,
     "Choose a decomposition of the work other than the obvious one: other tile and block shapes, another loop order, "
     f"or another mapping of threads to data. {_KEEPING}",
-    "Aim at memory-level parallelism: more independent loads in flight per thread (unrolling, wider loads, "
+    "Aim for memory-level parallelism: more independent loads in flight per thread (unrolling, wider loads, "
     "asynchronous copies), even if occupancy falls.",
-    "Aim at occupancy and balance: fewer registers and less shared memory per block, a grid that fills every SM "
+    "Aim for occupancy and balance: fewer registers and less shared memory per block, and a grid that fills every SM "
     "evenly in whole waves.",
-    "Aim at few instructions: precomputed indices, no divisions in inner loops, fused multiply-adds, vector types.",
+    "Aim for few instructions: precomputed indices, no divisions in inner loops, fused multiply-adds, vector types.",
     "Be bold: combine the idea with one other change that it makes possible.",
 )
 _CPU = (
     _ANY,
     "Choose a decomposition of the work other than the obvious one: other block sizes, loop order, or split between "
     f"threads. {_KEEPING}",
-    "Aim at the vector units: several independent accumulators, no branches, and contiguous loads that the compiler "
+    "Target the vector units: several independent accumulators, no branches, and contiguous loads that the compiler "
     "reliably turns into full-width instructions.",
-    "Aim at the caches: do all work on a block while it is in L1 or L2, and write each output once.",
-    "Aim at few instructions: precomputed indices, cheap approximations within the tolerance, no repeated work.",
+    "Target the caches: do all work on a block while it is in L1 or L2, and write each output once.",
+    "Aim for few instructions: precomputed indices, cheap approximations within the tolerance, no repeated work.",
     "Be bold: combine the idea with one other change that it makes possible.",
 )
 _PYTHON = (_ANY, f"Choose a decomposition of the work other than the obvious one. {_KEEPING}", _CUDA[-1])
@@ -36,8 +36,8 @@ _TRITON = (
     _ANY,
     "Choose a decomposition of the work other than the obvious one: other block shapes, another loop order, or several "
     f"rows or tiles per program. {_KEEPING}",
-    "Aim at memory-level parallelism: larger blocks, more `num_stages`, loads ahead of their use.",
-    "Aim at occupancy and balance: smaller blocks, other `num_warps`, a grid that fills every SM in whole waves.",
+    "Aim for memory-level parallelism: larger blocks, more `num_stages`, and loads well before their use.",
+    "Aim for occupancy and balance: smaller blocks, other `num_warps`, and a grid that fills every SM in whole waves.",
     "Let `@triton.autotune` choose among at most eight configurations that differ in block shape, `num_warps` and "
     "`num_stages`.",
     "Be bold: combine the idea with one other change that it makes possible.",

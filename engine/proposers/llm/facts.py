@@ -30,12 +30,12 @@ SIBLINGS = 3
 _EXAMPLE_CHARS = 6_500
 _DIFF_CHARS = 4_000
 _LEADER_CHARS = 400
-"""Maximum characters of a leader's idea in a prompt. The leader's source says the rest, and long ideas crowd out
-figures.
+"""Maximum number of characters of a leader's idea in a prompt. The leader's source shows the rest, and long ideas crowd
+out measurements.
 """
 _IDEA_CHARS = 180
 _FURTHER_IDEA_CHARS = 110
-"""Maximum characters of an earlier idea that is neither for the parent nor for one of its ancestors."""
+"""Maximum number of characters of an earlier idea that is neither for the parent nor for one of its ancestors."""
 MOST_WORKED = 3
 """Maximum number of ideas from other problems and sessions in a prompt."""
 _AHEAD = 1.05
@@ -43,15 +43,15 @@ _AHEAD = 1.05
 are often ties in a runoff.
 """
 _SHORTER = 0.7
-"""A diff replaces a source if the diff is at most this share of the source."""
+"""A diff replaces a source if the diff's length is at most this share of the source's length."""
 _MEMORY_BOUND = 0.9
 """If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
 
 
 class Architecture(Struct, frozen=True):
     """The limits of a CUDA architecture. ``shared_kib``: maximum shared memory per block in KiB, with opt-in.
-    ``lanes``: fp32 lanes per SM. ``units``: special units and instructions, in words. Sources: CUDA C++ Programming
-    Guide, "Compute Capabilities", and tuning guides.
+    ``lanes``: fp32 lanes per SM. ``units``: a description of special units and instructions. Sources: CUDA C++
+    Programming Guide, "Compute Capabilities", and tuning guides.
     """
 
     shared_kib: int
@@ -82,7 +82,7 @@ ARCHITECTURES = {
 
 
 def device_lines(task: Task) -> list[str]:
-    """Describe the device with one fact per line, measured peaks first."""
+    """Return lines that describe the device: its model, its measured peaks and its architecture's limits."""
     device, threads = task.device, task.demands.threads
     lines = []
     if device.kind == "cuda":
@@ -112,7 +112,7 @@ def device_lines(task: Task) -> list[str]:
 
 
 def _vector_peak(features: tuple[str, ...]) -> str:
-    """Return the peak per core of x86 vector units as text, because measured rates on a busy machine are too low."""
+    """Describe the theoretical peak of x86 vector units per core. Rates measured on a busy machine are too low."""
     if "avx512f" in features:
         return "; peak per core: 64 fp32 FLOP per cycle with two 512-bit FMA units, 32 with one"
     return "; peak per core: 32 fp32 FLOP per cycle" if {"avx2", "fma"} <= set(features) else ""
@@ -124,13 +124,13 @@ def _shared_of_sm(arch: str, limits: Architecture) -> str:
     """
     if int(arch.rstrip("af").removeprefix("sm_")) < 80:
         return f"{limits.shared_kib} KiB of shared memory"
-    return f"{limits.shared_kib + 1} KiB of shared memory (CUDA takes 1 KiB more per block than it requests)"
+    return f"{limits.shared_kib + 1} KiB of shared memory (CUDA reserves another 1 KiB per block)"
 
 
 def _bandwidth_gbs(task: Task) -> float | None:
     """Return the copy bandwidth from which the judge computed the problem's SOL.
 
-    On a CPU, this bandwidth is that of a copy as large as the problem, which may fit in caches
+    On a CPU, the judge copies as much data as the problem moves, which may fit in caches
     (``timing/speed_of_light.py``). If operations determine the problem's SOL, return the device's measured bandwidth.
     """
     measured, rate, sol_ms = task.device.bandwidth_gbs, task.device.peak_gflops, task.sol_ms
@@ -177,7 +177,8 @@ def time_of(kernel: Kernel) -> str:
 
 
 def relative_times(kernels: Iterable[Kernel]) -> dict[str, float]:
-    """Return the times of the correct kernels relative to the runoff's winner, fastest first, as strategies rank them.
+    """Return the correct kernels' times relative to the runoff's winner, fastest first. Strategies rank kernels in the
+    same order.
 
     A runoff times kernels side by side, so it overrules speedups, which a disturbed run of the reference may distort.
     """
@@ -249,7 +250,9 @@ def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | No
 
 
 def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
-    """Return the best kernel, which a prompt shows in full, if the best kernel is clearly faster than the parent."""
+    """Return the fastest kernel of another idea if that kernel is clearly faster than the parent. The ideas prompt
+    shows that kernel's source or its diff from the parent.
+    """
     best = next(iter(leaders(board, parent)), None)
     if best is None or parent is None:
         return best
@@ -258,7 +261,9 @@ def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
 
 
 def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
-    """Return the diff from the parent's source to the other source, or None if the diff is not much shorter."""
+    """Return the diff from the parent's source to the other source; None if the diff is not much shorter than the other
+    source.
+    """
     if parent is None or other is None:
         return None
     lines = difflib.unified_diff(parent.source.splitlines(), other.source.splitlines(), lineterm="", n=1)
@@ -295,7 +300,7 @@ def leader_idea(kernel: Kernel) -> str:
 
 
 def worked_line(idea: WorkedIdea) -> str:
-    """Describe an idea that worked elsewhere in one line."""
+    """Describe in one line an idea that worked elsewhere."""
     before = f"{idea.before:.2f}x to " if idea.before is not None else ""
     session = f" in session {idea.session}" if idea.session else ""
     return (
@@ -314,7 +319,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
-    """Return at most ``TRIED`` earlier ideas that are relevant for the next request, oldest first.
+    """Return at most ``TRIED`` earlier ideas that are relevant to the next request, oldest first.
 
     Ideas for the parent and its ancestors have priority. The best other ideas come next, and then the latest ideas.
     """
@@ -336,7 +341,7 @@ def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
 
 
 def slowdown(board: Board, parent: Kernel | None, idea: TriedIdea) -> str:
-    """Compare in words an idea's fastest kernel with the problem's fastest kernel; "" if both are the same kernel."""
+    """Describe how much slower an idea's fastest kernel is than the problem's fastest kernel; "" if not slower."""
     best, times = fastest(board, parent), relative_times(board.kernels)
     own = [times[one.variant] for one in board.kernels if one.idea == idea.text and one.variant in times]
     if not own or best is None or best.variant not in times or min(own) <= times[best.variant]:
@@ -345,7 +350,7 @@ def slowdown(board: Board, parent: Kernel | None, idea: TriedIdea) -> str:
 
 
 def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
-    """Describe the latest other kernels of the parent's idea, with each kernel's difference and result in one line."""
+    """Describe the latest other kernels of the parent's idea: one line per kernel, with its approach and result."""
     if parent is None:
         return []
     ways: list[str] = next((idea.data.get(VARIANTS) or [] for idea in board.tried if idea.text == parent.idea), [])
@@ -366,7 +371,7 @@ def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
 
 def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
     """Describe an idea and its result in one line. ``near``: the idea was for the parent or one of the parent's
-    ancestors. ``slowdown``: the idea's time relative to the fastest kernel's.
+    ancestors. ``slowdown``: the idea's time relative to the fastest kernel's time.
     """
     text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)

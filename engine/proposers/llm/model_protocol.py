@@ -1,6 +1,6 @@
-"""The interface to all providers' language models: send a prompt, receive a text and its token usage.
+"""The interface to all providers' language models: send a prompt, and receive a text and its token usage.
 
-A client makes exactly one attempt per call. ``calls.caller`` handles retries, spending and recording.
+A client makes exactly one attempt per call. ``calls.retrying_caller`` handles retries, spending and recording.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.session.records.model_calls import FailureKind, Finish, Purpose, Usa
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
-    """A prompt to a model. The purpose "ideas" requests structured output; other purposes request one fenced code
+    """A prompt to a model. The purpose "ideas" requests structured output. Other purposes request one fenced code
     block.
 
     ``schema`` is the JSON schema of a structured reply, or None for free text. The schema uses OpenAI's strict subset
@@ -74,7 +74,7 @@ class CallFailed(Exception):
 
 
 class ModelClient(Protocol):
-    """The interface of a client for one model. ``model`` is the requested name; ``limit`` is the maximum number of
+    """The interface of a client for one model. ``model`` is the requested name. ``limit`` is the maximum number of
     output tokens per call.
     """
 

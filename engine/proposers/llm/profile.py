@@ -19,7 +19,7 @@ _NO_BOUND = 1.02
 measurement, the data stay in caches, or the kernel does fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
-"""Launches limit a CUDA kernel that takes less time than this, in ms."""
+"""Launch overhead limits a CUDA kernel that takes less time than this, in ms."""
 _SHOWN = 0.005
 """The smallest share of the arithmetic rate to show."""
 _MOST_KINDS = 9
@@ -34,7 +34,7 @@ _MEASURED = {
 
 
 def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
-    """Return a kernel's profile with one fact per line. A kernel without a time has no bottleneck.
+    """Return a kernel's profile with one fact per line. The bottleneck requires hardware counters or a time.
 
     ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and no instructions
     if there are counters.
@@ -64,7 +64,7 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
 
 
 def bottleneck(task: Task, ms: float) -> str:
-    """Name what limits a kernel that takes ``ms``: memory, arithmetic, launches or latency, with the figures."""
+    """Describe the bottleneck of a kernel that takes ``ms``: memory, arithmetic, launches or latency."""
     memory, arithmetic = _shares(task, ms)
     reached = []
     if memory is not None:
@@ -78,18 +78,21 @@ def bottleneck(task: Task, ms: float) -> str:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
     if reach > _NO_BOUND:
         return (
-            f"probably {nearest}. It reaches {figures}, so that rate is no bound and SOL is no goal. Count the "
+            f"probably {nearest}. It reaches {figures}, so that rate is not a bound, and SOL is not a goal. Count the "
             "instructions, bytes and cycles of its loops."
         )
     if reach < _CLEAR:
         return (
-            f"latency or extra work. It reaches only {figures}, so threads wait, memory is read more than once, or "
-            "instructions other than the necessary ones dominate."
+            f"latency or extra work. It reaches only {figures}, so threads wait, the kernel reads memory more "
+            "than once, or unnecessary instructions dominate."
         )
     room = max(1.0, 1 / reach)
     if nearest == "memory":
-        return f"memory. It reaches {figures}; without less traffic, at most {room:.2f}x faster."
-    return f"arithmetic. It reaches {figures}; without fewer or cheaper operations, at most {room:.2f}x faster."
+        return f"memory. It reaches {figures}; without less traffic, it can become at most {room:.2f}x faster."
+    return (
+        f"arithmetic. It reaches {figures}; without fewer or cheaper operations, it can become at most {room:.2f}x "
+        "faster."
+    )
 
 
 def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:
@@ -117,7 +120,7 @@ def _occupancy_lines(arch: str, registers: int, shared_bytes: int, source: str) 
 
 
 def _launch_lines(task: Task, verdict: Verdict, most: int) -> list[str]:
-    """Describe the launches of one call, as recorded by the driver. Equal launches share a line."""
+    """Describe the launches of one call, as the driver recorded them. Identical launches share a line."""
     counts = Counter(verdict.launches)
     lines = [_launch_words(task, launch, count) for launch, count in list(counts.items())[:most]]
     if len(counts) > most:
@@ -136,7 +139,8 @@ def _launch_words(task: Task, launch: Launch, count: int) -> str:
     share = found.share * launch.blocks_per_sm / found.blocks if found.blocks else found.share
     waves = launch.blocks / (launch.blocks_per_sm * task.device.cores) if task.device.cores else 0.0
     limits = " and ".join(found.limits)
-    return f"{said}; occupancy {share:.0%} ({launch.blocks_per_sm} blocks per SM, by {limits}), {waves:.3g} waves"
+    said += f"; occupancy {share:.0%} ({launch.blocks_per_sm} blocks per SM, limited by {limits})"
+    return f"{said}, {waves:.3g} waves"
 
 
 def _occupancy_words(one: Occupancy) -> str:

@@ -1,7 +1,7 @@
 """Build prompts from a search's state with jinja2 templates. This module reads no files except the templates.
 
-The templates are in ``prompts/``: ``system``, ``ideas``, ``kernel``, ``fix``, and the files that these include.
-A template with the same name in one of the caller's ``directories`` replaces the built-in template.
+The templates are in ``prompts/``: ``system``, ``ideas``, ``kernel``, ``fix``, and the files that these templates
+include. A template with the same name in one of the caller's ``directories`` replaces the built-in template.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def language_of(idea: IdeaDraft, parent: Kernel | None) -> object:
 
 
 def ideas_schema(task: Task) -> dict[str, Any]:
-    """Return the schema of a reply with ideas. If the problem has several languages, each idea names one."""
+    """Return the schema of a reply with ideas. If the problem has several languages, each idea names its language."""
     if len(task.allowed) == 1:
         return IDEAS_SCHEMA
     item = IDEAS_SCHEMA["properties"]["ideas"]["items"]
@@ -134,7 +134,7 @@ class Prompts:
         )
 
     def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, unusable: str, turn: int) -> Prompt:
-        """Build the prompt to repair ``failed``, from which ``board.lineage`` starts.
+        """Build the prompt to repair ``failed``. ``board.lineage`` starts with ``failed``.
 
         If the last reply contained no kernel, ``unusable`` gives the reason, and ``failed.source`` is the reply.
         """

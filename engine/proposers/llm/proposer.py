@@ -128,8 +128,8 @@ class Language:
     async def variants(
         self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
     ) -> AsyncIterator[VariantDraft]:
-        """Request all kernels at the same time, and yield each kernel when it arrives. At the end, raise the first
-        error, if any.
+        """Request all kernels at the same time, and yield each kernel as it arrives. At the end, raise the first error,
+        if any.
         """
 
         written = task.in_language(language_of(idea, parent))
@@ -180,7 +180,7 @@ class Language:
 
 
 def edited_prompt(edits: Path | None, site: CallSite) -> str | None:
-    """Return the text with which a person replaced the prompt for ``site``, or None."""
+    """Return a person's replacement for the prompt for ``site``; None if there is no replacement."""
     file = edits / f"{call_name(site)}.md" if edits is not None else None
     if file is None or not file.is_file():
         return None
@@ -199,6 +199,6 @@ def _draft(reply: Reply, task: Task, site: CallSite, note: str, data: dict[str, 
 
 
 def purpose_role(purpose: Purpose) -> Role:
-    """Return the role in which a proposer makes a call of ``purpose``."""
+    """Return the proposer role that makes calls with ``purpose``."""
     roles: dict[Purpose, Role] = {"ideas": "ideas", "kernel": "code", "fix": "fixes"}
     return roles[purpose]

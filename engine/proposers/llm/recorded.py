@@ -10,7 +10,7 @@ from engine.session.state.session_state import SessionState
 
 
 def recorded_reply(state: SessionState, site: CallSite, text: Callable[[str], str]) -> Reply | None:
-    """Find the recorded reply to an equal call, unless the reply proved unusable.
+    """Find the recorded reply for ``site``, unless that reply proved unusable.
 
     ``text`` reads a blob by its digest. Raises SessionError.
     """

@@ -14,7 +14,7 @@ from engine.session.state.session_state import SessionState
 
 
 class Remote:
-    """Send prompts through a :class:`Caller`, which retries, pays and records.
+    """Send prompts through a :class:`Caller`, which handles retries, spending and recording.
 
     ``variable`` names the environment variable with the model's key, or is None if the model needs no key.
     """

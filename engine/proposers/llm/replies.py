@@ -1,8 +1,8 @@
-"""Parse language models' replies defensively: ideas from JSON, a kernel from one fenced block.
+"""Parse language models' replies defensively: ideas from JSON, and a kernel from one fenced block.
 
 A reply may be anything: prose, HTML, five megabytes, half a kernel. The parser either extracts the answer or raises
-:class:`Unusable` with the reason. The parser raises no other exception. The parsing time is linear in the size of the
-kept text.
+:class:`Unusable` with the reason. The parser raises no other exception. Parsing takes time linear in the length of the
+reply.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReadIdea(Struct, frozen=True):
 
 
 class _Block(Struct, frozen=True):
-    """A fenced block: the word after the opening fence, the block's text, and whether the block was closed."""
+    """A fenced block: the word after the opening fence, the block's text, and whether it has a closing fence."""
 
     word: str
     text: str
@@ -123,12 +123,14 @@ def read_kernel(reply: Reply, language: Language) -> str:
     if language == "triton" and not _DEFINES_TRITON.search(kernel.text):
         raise Unusable("the kernel defines no Triton kernel (@triton.jit)")
     if len(kernel.text) > MAX_KERNEL_CHARS:
-        raise Unusable(f"the kernel has {len(kernel.text):,} characters, allowed: {MAX_KERNEL_CHARS:,}")
+        raise Unusable(f"the kernel has {len(kernel.text):,} characters; the limit is {MAX_KERNEL_CHARS:,}")
     return kernel.text.strip("\n") + "\n"
 
 
 def why_unusable(text: str, purpose: Purpose, language: Language) -> str | None:
-    """Return in one sentence why a person's reply to a ``purpose`` prompt is unusable; None if the reply is usable."""
+    """Return a one-sentence reason why a person's reply to a ``purpose`` prompt is unusable; None if the reply is
+    usable.
+    """
     reply = Reply(text, "", None)
     try:
         if purpose == "ideas":
@@ -141,7 +143,7 @@ def why_unusable(text: str, purpose: Purpose, language: Language) -> str | None:
 
 
 def clean(text: str) -> str:
-    """Make ``text`` safe to store and compile: replace lone surrogates, drop NUL characters, normalize newlines."""
+    """Make ``text`` safe to store and compile: replace lone surrogates, drop NUL characters, and normalize newlines."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
 
@@ -152,7 +154,7 @@ def _checked(reply: Reply) -> str:
         said = f": {_beginning(reply.text)}" if reply.text.strip() else ""
         raise Unusable(f"the model refused to answer{said}")
     if len(reply.text) > MAX_REPLY_CHARS:
-        raise Unusable(f"the reply has {len(reply.text):,} characters, allowed: {MAX_REPLY_CHARS:,}")
+        raise Unusable(f"the reply has {len(reply.text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
     text = clean(reply.text)
     if not text.strip():
         cut = ": the model reached the output limit before the first word" if reply.finish == "length" else ""
@@ -231,8 +233,8 @@ def _line(text: str) -> str:
 
 
 def _category(name: str) -> str:
-    """Map a category's name to a key of ``CATEGORY_NAMES``, by key, name, or a word in the name; "other" without a
-    match.
+    """Map a category's name to a key of ``CATEGORY_NAMES``. The name may be the key itself or contain a known word. Any
+    other name maps to "other".
     """
     low = name.strip().lower()
     if low in CATEGORY_NAMES:

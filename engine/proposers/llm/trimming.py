@@ -16,7 +16,7 @@ _NOISE = re.compile(r"^(ptxas info|In file included from|\s+from )|: warning: |\
 
 
 def build_log(log: str) -> str:
-    """Extract the first errors from a compiler's output, without duplicates, and with the lines after each error."""
+    """Extract the first distinct errors from a compiler's output, each with the lines that follow it."""
     lines = [line.rstrip() for line in log.splitlines()]
     kept: list[str] = []
     seen: set[str] = set()

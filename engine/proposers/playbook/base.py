@@ -80,11 +80,11 @@ class Transformation(Struct, frozen=True):
     Args:
         name: Identifies the transformation in sessions and on the command line. Never rename a transformation.
         text: The idea in prose: what limits the parent, and how to remove that limit.
-        changes: Choices that differ from the parent's.
+        changes: Choices that differ from the parent's choices.
         opens: Knobs that variants of this idea sample.
         gain: The expected ratio of the parent's time to the child's time, before any measurement; 1.0 means no gain.
-        helps: The bottleneck that the transformation addresses. Kernels with this bottleneck try the transformation
-            first.
+        helps: The bottleneck that the transformation addresses. The playbook ranks the transformation higher for
+            kernels with this bottleneck.
         tolerance: The smallest tolerance that the change's rounding meets; 0 if the change keeps the problem's
             precision.
     """
@@ -110,7 +110,9 @@ class Template(ABC):
     language: Language
 
     def refusal(self, program: Program) -> str | None:
-        """Return why this template does not support ``program``, as a clause that completes "because ...", or None."""
+        """Return the reason why this template does not support ``program``; None if it does. The reason completes
+        "because ...".
+        """
         return None
 
     @abstractmethod
@@ -132,7 +134,7 @@ class Template(ABC):
         """Return the kernel source, which defines ``launch`` as ``engine.problem.c_header`` declares it."""
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
-        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None without such a
+        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None if there is no such
         recipe.
         """
         return None

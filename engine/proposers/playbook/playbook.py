@@ -23,9 +23,9 @@ from engine.session.records.events import Selected
 FIRST = "first:"
 """The prefix of ``data["move"]`` in the playbook's ideas of round 0."""
 TUNED = "_tuned"
-"""The suffix of a first kernel that already has all transformations of a large expected gain."""
+"""The suffix of a first kernel that already has all transformations with a large expected gain."""
 MAX_DRAWS = 200
-"""The number of settings in which to look for a new source before a recipe counts as explored."""
+"""The maximum number of settings to sample in search of new sources. After that, the recipe counts as explored."""
 
 
 class Playbook:
@@ -46,9 +46,9 @@ class Playbook:
         task = _own(task)
         if task.language in MODULES:
             return (
-                f"the playbook writes C++ and CUDA C++, and {task.problem.name} accepts neither"
+                f"the playbook writes C++ and CUDA C++, but {task.problem.name} accepts neither"
                 if task.problem.c_refusal is not None
-                else "the playbook writes C++ and CUDA C++, and the config's languages exclude both"
+                else "the playbook writes C++ and CUDA C++, but the config's languages exclude both"
             )
         try:
             _known(task)
@@ -129,7 +129,9 @@ class Playbook:
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """Repair a kernel with wrong outputs: rewrite the kernel with the template's most exact arithmetic, if any."""
+        """Rewrite a kernel with wrong outputs in more exact arithmetic. Returns None if the template has no such
+        arithmetic.
+        """
         task = _own(task)
         template, program = _known(task)
         recipe = _recipe(failed.data, template)
@@ -222,7 +224,7 @@ def _base(
 
 
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
-    """Return the recipe with which a variant's note compares the variant."""
+    """Return the recipe to compare a variant with in the variant's note."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 

@@ -171,7 +171,7 @@ async def test_a_limit_in_dollars_needs_a_price_and_says_so_before_a_session_is_
     server: ModelServer, engine: Engine, tmp_path: Path
 ) -> None:
     text = "[budget]\ndollars = 5\n" + model_table("chat", server, 'model = "m"')
-    words = r"m has no known price, but dollars are limited \(\$5\). Set input_price"
+    words = r"m has no known price, but the limit of \$5 requires one. Set input_price"
     with pytest.raises(PriceUnknown, match=words):
         check_providers(parse_config('problems = ["builtin:quickstart/softmax"]\n' + text, tmp_path / "config.toml"))
     with pytest.raises(PriceUnknown, match=words):

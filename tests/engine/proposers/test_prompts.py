@@ -191,7 +191,7 @@ def test_a_runoff_overrules_the_speedups_of_separate_verdicts() -> None:
 
 def test_a_peak_that_a_kernel_exceeds_is_no_bound() -> None:
     exceeded = bottleneck(task("cpp"), 1.0)
-    assert "probably memory. It reaches 205% of the copy bandwidth" in exceeded and "no bound" in exceeded
+    assert "probably memory. It reaches 205% of the copy bandwidth" in exceeded and "not a bound" in exceeded
     assert "memory. It reaches 80% of the copy bandwidth" in (near := bottleneck(task("cpp"), 2.56))
     assert "at most 1.25x faster" in near
 
@@ -350,7 +350,7 @@ def test_a_recorded_launch_shows_its_dynamic_shared_memory_and_its_waves() -> No
     (line,) = [line for line in lines if line.startswith("launches rows 2 times")]
     assert "264 blocks of 256 threads, 64 registers" in line
     assert "1,024 bytes static + 65,536 bytes dynamic shared memory" in line
-    assert "occupancy 38% (3 blocks per SM, by shared memory), 0.667 waves" in line
+    assert "occupancy 38% (3 blocks per SM, limited by shared memory), 0.667 waves" in line
     assert not any("static shared memory, and dynamic" in line for line in lines)
 
 

@@ -68,7 +68,7 @@ def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
         ("I can't assist.", "refusal", "the model refused"),
         ("<!DOCTYPE html>\n<html><body>502 Bad Gateway</body></html>", "stop", "HTML"),
         ("a" * 5_000_000, "stop", "5,000,000 characters"),
-        (canned.block(KERNEL + "//" + "x" * MAX_KERNEL_CHARS + "\n"), "stop", "characters, allowed"),
+        (canned.block(KERNEL + "//" + "x" * MAX_KERNEL_CHARS + "\n"), "stop", "characters; the limit"),
     ],
 )
 def test_what_holds_no_kernel_says_why(text: str, finish: Finish, words: str) -> None:

@@ -26,7 +26,7 @@ def make_callers(
 ) -> dict[str, Caller]:
     """Create a caller, keyed by name, for every model that the engine calls over the network or as a program.
 
-    Raises ``KeyMissing`` and :class:`PriceUnknown` before a search begins that would fail.
+    Raises ``KeyMissing`` or :class:`PriceUnknown`, so that a search that would fail never begins.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))
@@ -39,7 +39,9 @@ def make_callers(
 
 
 def check_prices(config: Config) -> None:
-    """Check that all needed prices are known before a search begins. Raises :class:`PriceUnknown`."""
+    """Before a search begins, check that the prices that spending limits require are known. Raises
+    :class:`PriceUnknown`.
+    """
     fresh = SessionState()
     for model in config.models:
         if isinstance(model, CalledModel):
@@ -73,7 +75,7 @@ def _check_price(config: Config, state: SessionState, model: str, price: Price) 
     capped = [cap for cap in (caps.session, caps.problem, caps.models.get(model, NO_CAP)) if cap.dollars is not None]
     if capped and not price.known:
         raise PriceUnknown(
-            f"{model} has no known price, but dollars are limited (${capped[0].dollars:g}). Set input_price and "
+            f"{model} has no known price, but the limit of ${capped[0].dollars:g} requires one. Set input_price and "
             "output_price in the model's [[models]] table (dollars per million tokens, 0 for your own server), or "
             "limit tokens instead"
         )

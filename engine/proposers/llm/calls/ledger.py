@@ -39,7 +39,7 @@ class OverBudget(Exception):
 class OutputLimit:
     """The limit on a call's output. ``tokens`` is the config's ``max_output_tokens``, which mostly determines the
     call's maximum cost. ``fits`` returns the largest ``max_output_tokens`` for which a call costs at most a given
-    amount. The amount's ``dollars`` is None if dollars are not limited.
+    amount. The amount's ``dollars`` is None if there is no dollar limit.
     """
 
     tokens: int
@@ -71,10 +71,10 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. If only calls in flight exceed a limit, wait until
-        they end.
+        """Reserve ``worst`` for an attempt until :meth:`release`. If the attempt fits a limit only without the calls in
+        flight, wait until enough of those calls end.
 
-        ``output`` is the part of ``worst`` that the config determines.
+        With ``output``, the error message can suggest a smaller ``max_output_tokens``.
 
         Raises :class:`OverBudget` if a limit forbids the attempt even if the calls in flight cost nothing.
         """
@@ -91,8 +91,8 @@ class Ledger:
                 await asyncio.wait_for(self._ended.wait(), _LOOK_AGAIN_S)
 
     def release(self, hold: Hold) -> None:
-        """Release a reservation after the state includes the attempt's cost, or if the attempt was never sent.
-        Idempotent.
+        """Release a reservation. Call this method after the state includes the attempt's cost, or if the caller never
+        sent the attempt. Idempotent.
         """
         self._holds.discard(hold)
         self._ended.set()

@@ -11,7 +11,9 @@ from engine.session.records.model_calls import Usage
 _PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
 _Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
-"""With the tier "auto", the provider's project settings choose the tier, and only the reply names the chosen tier."""
+"""The tiers that may apply with the tier "auto". The provider's project settings choose one, and only the reply names
+it.
+"""
 
 
 class Price:
@@ -30,8 +32,8 @@ class Price:
     def dollars(self, usage: Usage, answered: str = "", tier: str = "") -> float | None:
         """Compute the price of ``usage`` in dollars; None if unknown.
 
-        ``answered`` is the model's name as reported by the server. If the price list does not contain that name, use
-        the requested name. ``tier`` is the service tier as reported by the server.
+        ``answered`` is the model's name that the server reported. If the price list does not contain that name, use the
+        requested name. ``tier`` is the service tier that the server reported.
         """
         model = self._model
         if model.input_price is not None and model.output_price is not None:

@@ -44,11 +44,12 @@ _MESSAGE = 500
 
 
 class Retry(Struct, frozen=True):
-    """Retry policy. Delays double from ``first_s`` to ``longest_s``, each randomly shortened by up to half.
+    """Retry policy. Delays double from ``first_s`` to ``longest_s``. The caller randomly shortens each delay by up to
+    half.
 
-    The caller obeys a server's ``Retry-After`` if the sum of all delays stays within ``patience_s``. The caller repeats
-    attempts that cost nothing within ``patience_s``. The caller repeats attempts that the server may have billed at
-    most ``costly`` times.
+    The caller obeys a server's ``Retry-After``. The caller gives up if the next attempt would start more than
+    ``patience_s`` after the first failure. The caller also gives up if the provider may have billed more than
+    ``costly`` failures.
     """
 
     first_s: float = 1.0
@@ -61,7 +62,7 @@ class Retry(Struct, frozen=True):
 
         Args:
             error: The latest failure.
-            failures: Number of the call's failures, including this one.
+            failures: Number of the call's failures, including ``error``.
             costly: How many of these failures the provider may have billed.
             waited_s: Seconds since the first failure.
         """
@@ -129,7 +130,7 @@ class Caller:
         Raises:
             CallFailed: All attempts failed.
             OverBudget: A limit forbids an attempt.
-            SessionError: The session cannot be written.
+            SessionError: The engine cannot write the session.
         """
         digest = self._recorder.put_blob(prompt.encode())
         call = _Call(self._ledger.next_call(), site, prompt, digest, on_text or _ignore)
@@ -284,7 +285,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A failed attempt. ``wait_s``: delay before the next attempt, or None."""
+    """A failed attempt. ``wait_s`` is the delay in seconds before the next attempt; None to give up."""
 
     error: CallFailed
     wait_s: float | None

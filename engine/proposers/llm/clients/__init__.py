@@ -1,1 +1,1 @@
-"""API clients, one per provider. Each client takes a prompt and returns text and usage, and never retries."""
+"""API clients, one per provider. Each client takes a prompt, returns text and usage, and never retries."""

@@ -19,7 +19,7 @@ class OutputDetails(Struct):
 
 
 class Counted(Struct):
-    """Token counts in an event. Later events repeat changed counts as totals."""
+    """Token counts in an event. If a count changes, a later event contains the new total."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -29,7 +29,7 @@ class Counted(Struct):
     service_tier: str | None = None
 
     def updated(self, later: Counted) -> Counted:
-        """Return these counts, with the counts in ``later`` replacing theirs."""
+        """Return these counts, updated with the counts in ``later``."""
         return Counted(
             *(
                 new if (new := getattr(later, name)) is not None else getattr(self, name)

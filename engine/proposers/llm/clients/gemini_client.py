@@ -112,7 +112,7 @@ class GeminiClient:
 
 
 def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
-    """Convert an SDK error to :class:`CallFailed`. ``streaming`` says whether part of the reply had arrived."""
+    """Convert an SDK error to :class:`CallFailed`. ``streaming`` says whether part of the reply had already arrived."""
     import httpx2
     from google.genai import errors
 

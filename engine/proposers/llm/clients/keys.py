@@ -58,7 +58,7 @@ def _missing(model: CalledModel, variable: str) -> KeyMissing:
 
 
 def refused_key(model: CalledModel, said: str) -> str:
-    """Add the rejected key's variable name to the server's message."""
+    """Add the name of the rejected key's environment variable to the server's message."""
     if model.key_variable is None:
         return (
             "the request had no API key. In the model's [[models]] table, set key_env to the variable that contains "

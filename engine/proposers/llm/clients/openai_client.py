@@ -1,4 +1,5 @@
-"""Client for OpenAI and compatible servers: Responses for api.openai.com, chat completions for any ``base_url``.
+"""Client for OpenAI and compatible servers: the Responses API for api.openai.com, and chat completions for any
+``base_url``.
 
 The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
 A streamed reply is complete only if its terminal event has arrived, because streams in both protocols may end early

@@ -87,7 +87,7 @@ class Watch:
 
 
 async def drain(events: AsyncGenerator[object, None]) -> None:
-    """Read the rest of a complete stream, so that its connection can be reused."""
+    """Read a stream to its end after the reply is complete, so that the client can reuse the connection."""
     with contextlib.suppress(Exception):  # The reply is already complete.
         async with asyncio.timeout(_DRAIN_S):
             async for _ in events:

@@ -78,7 +78,7 @@ class _Connections(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A response's body, yielded while the body arrives."""
+    """A response's body, yielded as it arrives."""
 
     def __init__(self, answer: aiohttp.ClientResponse, request: httpx2.Request) -> None:
         self._answer, self._request = answer, request

@@ -1,6 +1,6 @@
-"""Decode events in a model's stream: strictly, and only the fields that the client needs. Decoding to the SDKs' classes
-takes ten times as long. Decoding must be fast, because a search streams from many models while the judge times kernels
-on the same machine.
+"""Strictly decode the events in a model's stream, but only the fields that the client needs. Decoding to the SDKs'
+classes takes ten times as long. Decoding must be fast, because a search streams from many models while the judge times
+kernels on the same machine.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode
 
 def refuse_other_types(spec: ProblemSpec, outputs: Mapping[str, Term], indices: Container[str] = ()) -> None:
     """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32 and no value depends on an element's
-    position. The outputs ``indices`` are int64.
+    position. Outputs that ``indices`` names must be int64 instead.
     """
     refuse_positions(outputs.values())
     used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
@@ -149,7 +149,7 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
 
 
 def reachable(roots: Iterable[Term]) -> list[Term]:
-    """Yield ``roots`` and all terms on which ``roots`` depend, each once."""
+    """Return ``roots`` and all terms on which ``roots`` depend, without duplicates."""
     seen: dict[int, Term] = {}
     waiting = list(roots)
     while waiting:
@@ -190,7 +190,7 @@ def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram
         if term.dims != tuple(wide[len(wide) - len(term.dims) :]):
             raise Unsupported(f"the model reduces {list(shape)} over dimensions that are not the last ones")
         if term.reduce not in ROW_OPS:
-            raise Unsupported(f"the model reduces rows to {term.reduce}")
+            raise Unsupported(f"the model reduces rows with the unsupported operation {term.reduce}")
     geometries = {(term.args[0].numel, term.cols) for term in reductions}
     if len(geometries) != 1:
         raise Unsupported("the problem reduces rows of different lengths")

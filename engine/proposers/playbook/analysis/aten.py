@@ -110,7 +110,7 @@ def _logaddexp(a: Term, b: Term) -> Term:
 
 
 def _triangle(compare: Literal["ge", "le"]) -> Rule:
-    """Return the rule that sets elements on one side of a diagonal to 0. Elements stay where ``compare`` holds for
+    """Return the rule that sets elements on one side of a diagonal to 0. An element stays if ``compare`` holds between
     column - row and ``diagonal``.
     """
 
@@ -322,7 +322,7 @@ def _batch_norm(
         result, new_mean, inverse = _normalised(x, dims, eps)
         saved = (t.view(new_mean, (x.shape[1],)), t.view(inverse, (x.shape[1],)))
     elif mean is None or var is None:
-        raise Unsupported("the model normalizes a batch without its statistics")
+        raise Unsupported("the model normalizes a batch without running statistics")
     else:
         inverse = t.view(t.apply("rsqrt", t.apply("add", var, eps)), channels)
         result = t.apply("mul", t.apply("sub", x, t.view(mean, channels)), inverse)

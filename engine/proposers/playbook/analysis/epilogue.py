@@ -100,7 +100,7 @@ def epilogue(
 
     Args:
         shape: The shape of ``node``'s output.
-        numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost the names.
+        numel: The number of elements in that output, with the header's names. Required if ``shape`` has lost them.
         positions: Whether the pattern supports values that depend on an element's position.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})
@@ -111,7 +111,8 @@ def epilogue(
 def between(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], first: str, shape: tuple[int, ...], last: str
 ) -> PointwiseProgram:
-    """Return the program that computes node ``last`` from the output of node ``first`` and stores to ``ACC``.
+    """Return the program that computes node ``last`` from the output of node ``first`` and stores the result to
+    ``ACC``.
 
     Raises ``Unsupported``.
     """

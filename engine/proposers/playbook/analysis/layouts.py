@@ -41,7 +41,7 @@ class Layout:
         return tuple(prod(size for size, _ in atoms) for atoms in self.dims)
 
     def stride(self, dim: int) -> int | None:
-        """The stride along ``dim`` in elements: 0 if the size is 1, None if the dimension has several strides."""
+        """The stride along ``dim`` in elements: 0 if the size is 1, and None if the dimension has several strides."""
         atoms = self.dims[dim]
         return 0 if not atoms else atoms[0][1] if len(atoms) == 1 else None
 

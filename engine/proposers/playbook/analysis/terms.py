@@ -24,9 +24,9 @@ class Term:
     """One shaped value of a traced reference, compared by identity.
 
     Attributes:
-        op: An ``op`` of :class:`ir.program.Value`, ``position`` (the number of an element), ``reduce`` (over the
-            dimensions ``dims`` of ``args[0]``, which have ``cols`` elements), or ``view`` (the same elements in the
-            same order, with another shape).
+        op: An ``op`` of :class:`ir.program.Value`, or one of the following. ``position`` is the number of an element.
+            ``reduce`` reduces the dimensions ``dims`` of ``args[0]``, which have ``cols`` elements. ``view`` has the
+            same elements in the same order, with another shape. ``expand`` broadcasts ``args[0]``.
         text: The C expression of a constant that follows from the header's sizes; "" for any other constant.
     """
 
@@ -207,6 +207,6 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(given: Sequence[int]) -> int:
-    """Return a broadcast dimension's size, with the dimension's name in one of the operands."""
+    """Return a broadcast dimension's size. The size keeps its name from one of the operands."""
     wide = [size for size in given if size != 1]
     return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

@@ -91,8 +91,8 @@ class Cpp(Dialect):
         return f"{pointer}[{position(index if is_name(index) else f'({index})', access.inner, access.count)}]"
 
     def load_row(self, tensor: str, access: Access, rows: int, cols: int) -> tuple[str, str | None]:
-        """Return the load at row ``r`` and column ``c``, and the address of the pointer ``<tensor>_row``, if the load
-        uses this pointer.
+        """Return the load at row ``r`` and column ``c``. If the load uses a pointer ``<tensor>_row``, also return the
+        address that initializes this pointer.
         """
         if access.inner != 1 or access.count % cols != 0:
             return self.load(tensor, access, "r * kCols + c", 0), None

@@ -38,9 +38,7 @@ _NEED_NO_ERRNO = frozenset({"sqrt", "rsqrt", "floor", "ceil", "round", "trunc"})
 
 
 def needs_no_errno(ops: Iterable[str]) -> bool:
-    """Whether an operation compiles to one instruction, provided that the compiler may ignore errno and floating-point
-    traps.
-    """
+    """Whether any of ``ops`` compiles to one instruction if the compiler may ignore errno and floating-point traps."""
     return not _NEED_NO_ERRNO.isdisjoint(ops)
 
 

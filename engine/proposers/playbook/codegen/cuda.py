@@ -131,7 +131,7 @@ def streams(values: Values, positions: Iterable[int]) -> tuple[Stream, ...]:
 
 
 def stream_of(found: Iterable[Stream], value: Value) -> Stream | None:
-    """Return the tensor and the access of the load ``value``."""
+    """Return the stream in ``found`` that ``value`` loads; None if there is no such stream."""
     return next((s for s in found if s.tensor == value.tensor and s.access == value.access), None)
 
 

@@ -2,8 +2,8 @@
 
 The judge passes arguments to ``launch`` by position, so a kernel may choose the parameters' names. A problem may have
 an input ``t`` or ``row``, although kernels use these names for variables. The header's constants keep the problem's
-names. Kernels do not use the header's scalars, such as ``groups``. A kernel's constant or function of the same name
-gets another name.
+names. Kernels do not use the header's scalars, such as ``groups``. If a kernel declares a constant or function with a
+scalar's name, the playbook renames it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ivec w width y z
 """Names of variables, functions and constants that templates use where the parameters of ``launch`` are visible."""
 _TAKEN = frozenset(_VARIABLES.split())
 _WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
-"""Match identifiers, and comments, strings and members as a whole, so that no name inside these changes."""
+"""Match identifiers. Also match comments, strings and members as a whole, so that a replacement skips names inside."""
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 
@@ -43,7 +43,7 @@ def with_own_parameters(spec: ProblemSpec) -> ProblemSpec:
 def with_header_constants(source: str, problem: ProblemSpec) -> str:
     """Return ``source`` with the header's names for constants: ``t_parameter_dim0`` becomes ``t_dim0``.
 
-    For example, if ``source`` declares ``groups``, a scalar in the header, the name becomes ``groups_``.
+    If ``source`` itself declares the name of a scalar in the header, such as ``groups``, the name becomes ``groups_``.
     """
     source = _CONSTANT.sub(r"\1", source)
     names = {scalar.name for scalar in problem.scalars if _declares(source, scalar.name)}

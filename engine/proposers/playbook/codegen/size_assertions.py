@@ -36,7 +36,8 @@ def whole(tensor: TensorSpec, count: int) -> list[str]:
 
 
 def number_assertions(numbers: Iterable[float], tensors: Iterable[TensorSpec]) -> list[str]:
-    """Assert the dimensions from which a number in the reference may derive, such as ``/ 3000`` or ``/ math.sqrt(64)``.
+    """Assert the size of each dimension that may determine a number in the reference, such as ``/ 3000`` or
+    ``/ math.sqrt(64)``.
 
     The trace contains only the number, which might differ at other sizes.
     """

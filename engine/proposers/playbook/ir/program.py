@@ -1,6 +1,6 @@
 """Programs: the intermediate representation between a traced reference and the templates for all languages.
 
-A program computes on a **domain** of ``numel`` elements in row-major order; element ``i`` is one iteration of the
+A program computes on a **domain** of ``numel`` elements in row-major order. Element ``i`` is one iteration of the
 kernel. A program's sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the
 header (``sizes.Size``). A program's ``values`` are in static single assignment form: value number ``k`` depends only on
 earlier values. A program contains each common subexpression once. Tensors are fp32 and contiguous.
@@ -66,11 +66,11 @@ class Value(Struct, frozen=True):
     """One value of a program.
 
     Attributes:
-        op: ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``position`` (the flat index that ``access``
-            yields, in the epilogue of a product), ``reduced`` (the result of ``reduction`` for
-            this element's row), ``select`` (``args``: condition, value if true, value if false), or an operation of
-            ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``. Products and roots replace ``pow`` for
-            suitable exponents.
+        op: An operation of ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``, or one of the following.
+            ``const`` is ``number``. ``load`` is the element of ``tensor`` at ``access``. ``position`` is the flat index
+            that ``access`` yields, in the epilogue of a product. ``reduced`` is the result of ``reduction`` for this
+            element's row. ``select`` chooses between two values: its ``args`` are the condition, the value if true, and
+            the value if false. Products and roots replace ``pow`` for suitable exponents.
         args: Positions of the operands among the program's values.
         text: The C expression of a ``number`` that follows from the header's sizes; "" for any other number.
     """
@@ -103,9 +103,9 @@ class FusedPair(Struct, frozen=True):
     """Two dependent reductions that one pass over the row can compute together.
 
     Attributes:
-        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the sum is rescaled when the
-            running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
-            formula merges partial sums.
+        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the kernel rescales the sum
+            when the running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2);
+            Chan's formula merges partial sums.
         source: The value x in both reductions.
         mean: The value sum / cols, for moments.
         correction: The reduction sum(x - mean), if any. In exact arithmetic, this sum is 0. In fp32, it is cols times

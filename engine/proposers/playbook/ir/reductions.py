@@ -43,12 +43,12 @@ class Geometry(Struct, frozen=True):
 
 
 class ReductionProgram(Program, frozen=True, dict=True):
-    """A program over ``geometry``. ``per_row`` says which values belong to a row; all other values belong to an
+    """A program over ``geometry``. ``per_row`` says which values belong to a row. All other values belong to an
     element.
 
-    The access of a load per row is relative to the row's number, ``o * inner + c``. The access of a load per element is
-    relative to the element's number. A store may replace a buffer of the model that the same row reads. ``counters``
-    are int64 buffers that grow by 1.
+    In a per-row load, the access is relative to the row's number, ``o * inner + c``. In a per-element load, the access
+    is relative to the element's number. A store may overwrite a model buffer that the same row reads. ``counters`` are
+    int64 buffers that grow by 1.
     """
 
     geometry: Geometry
@@ -93,7 +93,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
         return tuple(sorted(seen))
 
     def row_values(self, roots: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the values per row, without constants, that the values per element behind ``roots`` use directly."""
+        """Return the per-row values, except constants, among ``roots`` and the arguments of ``elements(roots)``."""
         found = {k for k in roots if self.per_row[k]}
         for k in self.elements(roots):
             found.update(arg for arg in self.values[k].args if self.per_row[arg])

@@ -18,7 +18,7 @@ _COMPUTE_BOUND = 0.2
 _TRUST = 2.0
 """The weight of each measured gain in the ranking. The expected gain has weight 1."""
 _PROMISING = 1.1
-"""The smallest expected gain with which a first kernel already applies a transformation."""
+"""The smallest expected gain of a transformation that a tuned first kernel already applies."""
 _JITTER = 0.02
 """The relative random spread in the ranking. With this spread, different seeds rank equally good transformations
 differently.
@@ -61,7 +61,7 @@ def reachable(
 def tuned(
     template: Template, program: Program, recipe: Recipe, device: DeviceFact, permits: Callable[[Transformation], bool]
 ) -> tuple[Recipe, list[Transformation]]:
-    """Apply the permitted transformations with a large expected gain, the largest first and each once.
+    """Apply each permitted transformation with a large expected gain once, in order of decreasing gain.
 
     Returns the new recipe and the applied transformations.
     """
@@ -89,8 +89,8 @@ def proposals(
     sol_share: float | None,
     seed: int,
 ) -> Iterator[tuple[str, list[Transformation]]]:
-    """Yield transformations of ``recipe`` with their names: first single transformations, the most profitable first,
-    then pairs.
+    """Yield transformations of ``recipe`` with their names. Single transformations precede pairs, and more profitable
+    ones come first in each group.
 
     Args:
         tried_here: Names of the transformations already tried on this kernel.
@@ -133,7 +133,7 @@ def _profit(transformation: Transformation, history: Sequence[TriedIdea], sol_sh
 
 
 def _relevance(transformation: Transformation, sol_share: float | None) -> float:
-    """Return the factor for an expected gain at the kernel's distance from SOL, as in a roofline model."""
+    """Return the factor that scales an expected gain by the kernel's SOL share, as in a roofline model."""
     if sol_share is None or transformation.helps == "any":
         return 1.0
     if sol_share >= _MEMORY_BOUND:

@@ -7,10 +7,11 @@ from engine.proposers.playbook.base import Choices, Transformation
 
 
 def has_avx512(device: DeviceFact) -> bool:
-    """Whether the CPU has 32 vector registers of 64 bytes. A CPU whose features are unknown counts as having them.
+    """Whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function assumes such
+    registers.
 
-    Without such registers, GCC 12 splits vectors of 16 floats through the stack, which makes kernels 2 to 40 times as
-    slow as with 8 floats.
+    Without such registers, GCC 12 splits vectors of 16 floats through the stack. Kernels then take 2 to 40 times as
+    long as with 8 floats.
     """
     return "avx512f" in device.features or not device.features
 
@@ -26,7 +27,7 @@ def lanes_knob(device: DeviceFact) -> tuple[int, ...]:
 
 
 def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transformation:
-    """Vectorize a loop. ``functions`` names the kernel's elementary functions in words, or is ""."""
+    """Vectorize a loop. ``functions`` is a phrase that names the kernel's elementary functions, or ""."""
     become = "become polynomials" if " and " in functions else "becomes a polynomial"
     also = (
         f" {functions.capitalize()} {become} that all lanes evaluate at once (relative error about 1e-7); "
@@ -39,7 +40,7 @@ def vectorize(functions: str, changes: Choices, device: DeviceFact) -> Transform
         "compute",
         "The loops process one float per instruction, so the arithmetic units are almost idle. Use GCC's vector "
         f"extensions with {usual_lanes(device)} floats per vector, and a scalar loop for the tail.{also} Expect a "
-        "speedup of several times, until memory becomes the limit.",
+        "severalfold speedup, until memory becomes the limit.",
         {"lanes": usual_lanes(device), "math": "polynomial", **changes},
         ("lanes",),
         gain=8.0 if functions else 2.5,
@@ -52,7 +53,7 @@ def narrower_vectors() -> Transformation:
         "narrower_vectors",
         "compute",
         "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors, which are "
-        "as fast where memory is the limit and keep the clock higher.",
+        "equally fast where memory is the limit and keep the clock higher.",
         {"lanes": 8},
         ("lanes",),
         gain=1.01,
@@ -74,7 +75,9 @@ def shorter_polynomial() -> Transformation:
 
 
 def reciprocal(what: str) -> Transformation:
-    """Replace divisions with a reciprocal. ``what`` is an imperative clause that says which reciprocal to compute."""
+    """Replace divisions with multiplications by a reciprocal. ``what`` is an imperative clause that says which
+    reciprocal to compute.
+    """
     return Transformation(
         "reciprocal",
         "compute",
@@ -105,8 +108,8 @@ def prefetch() -> Transformation:
     return Transformation(
         "prefetch",
         "latency",
-        "The hardware prefetcher stops at page borders and starts over on every row. Prefetch lines a fixed distance "
-        "ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
+        "The hardware prefetcher stops at page boundaries and starts over on every row. Prefetch lines a fixed "
+        "distance ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
         {"prefetch": 512},
         ("prefetch",),
         gain=1.45,

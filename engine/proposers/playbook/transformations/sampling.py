@@ -59,7 +59,7 @@ def _center(base: Recipe, opened: list[str], measured: Sequence[Measured]) -> Ch
 
 
 def _neighbors(center: Choices, opened: list[str], knobs: dict[str, tuple[Choice, ...]], seed: int) -> list[Choices]:
-    """Yield settings that change one knob, first by one step and then by two steps."""
+    """Return the settings that change one knob, in order of increasing distance from the center."""
     # This text is part of the seed. Changing the text would change the answers in stored sessions.
     rng = random.Random(f"neighbours {seed} {_key(center)}")
     ranked: list[tuple[int, int, float, Choices]] = []

@@ -27,7 +27,7 @@ _FLAGS: Mapping[tuple[str, Choice], str] = {
     ("stores", "stream"): "streaming stores",
     ("vector", True): "vector loads",
 }
-"""Choices with two values, and the value that means "on", which a summary writes as ``+ packed left operand``."""
+"""Choice values that a summary writes as switched on or off, such as ``+ packed left operand``."""
 _LABELS: Mapping[str, str] = {
     "arithmetic": "",
     "bk": "tile depth",

@@ -34,7 +34,7 @@ _SHOWN = 300
 
 
 class CommandClient:
-    """The client for one program. ``key`` is the value of the variable ``key_env``; messages never show it."""
+    """The client for one program. ``key`` is the value of the variable ``key_env``. Messages never show the key."""
 
     provider = "command"
 
@@ -45,7 +45,7 @@ class CommandClient:
         self._key = key
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
-        """Run the program once. While the program writes, call ``on_text`` with the text so far. Raises
+        """Run the program once. While the program is writing, call ``on_text`` with the text so far. Raises
         :class:`CallFailed`.
         """
         try:
@@ -92,7 +92,7 @@ class CommandClient:
         return Reply(text.text, short(told.model) or self.model, told.usage, finish, dollars=told.dollars)
 
     async def _start(self) -> tuple[Process, int]:
-        """Start the supervisor. Returns the process, and a descriptor that ends the call when closed."""
+        """Start the supervisor. Returns the process and a file descriptor. Closing the descriptor ends the call."""
         environment = environment_of(self._config)
         theirs, ours = os.pipe()
         try:

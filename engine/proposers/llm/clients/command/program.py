@@ -17,7 +17,7 @@ class ProgramMissing(Exception):
 
 
 def environment_of(model: CommandModel) -> dict[str, str]:
-    """Return the program's environment: the variables that the config names, without unset ones."""
+    """Return the program's environment: the variables that the config names and that are set."""
     names = (*model.environment, *((model.key_env,) if model.key_env is not None else ()))
     return {name: value for name in names if (value := value_of(name)) is not None}
 

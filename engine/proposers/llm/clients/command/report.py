@@ -27,8 +27,9 @@ _T = TypeVar("_T")
 
 
 class UsageReport(Struct, forbid_unknown_fields=True):
-    """``input_tokens`` includes ``cached_tokens`` and ``cache_written_tokens``; ``output_tokens`` includes
-    ``reasoning_tokens``. ``dollars`` is the call's cost, or None to compute the cost from the config's prices.
+    """A call's token usage and cost. ``input_tokens`` includes ``cached_tokens`` and ``cache_written_tokens``.
+    ``output_tokens`` includes ``reasoning_tokens``. ``dollars`` is the call's cost, or None to compute the cost from
+    the config's prices.
     """
 
     input_tokens: Count

@@ -119,7 +119,7 @@ def _reap(program: subprocess.Popen[bytes]) -> bool:
 
 
 def _descendants() -> list[int]:
-    """Find all live processes below this one in ``/proc``."""
+    """Search ``/proc`` for all live descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
