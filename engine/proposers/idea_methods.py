@@ -21,9 +21,9 @@ _BOTTLENECKS = {
     "launches": r"launch overhead|kernel launch|launch cost|several launches|round.?trips? between kernels",
     "latency": r"latenc|dependen|stall|barrier|synchroni[sz]|wait|long scoreboard|issue slots?|serial",
     "occupancy": r"occupanc|idle sms?|too few (?:blocks|warps|threads)|waves?\b|load balanc|underus|utili[sz]",
+    "shared memory": r"bank conflict|shared[- ]memory (?:traffic|bandwidth)",
     "memory": r"bandwidth|dram|memory[- ]bound|memory traffic|global (?:loads|memory)|uncoalesced|re-?read|l2\b|cache"
     r"|bytes|traffic|hbm",
-    "shared memory": r"bank conflict|shared[- ]memory (?:traffic|bandwidth)",
     "compute": r"compute[- ]bound|arithmetic|flops?\b|fma|tensor core|sfu|special function|instruction|alu|precision"
     r"|expf?\b|division|adders?\b",
 }

@@ -82,6 +82,11 @@ def test_an_idea_is_known_by_its_bottleneck_and_its_methods(text: str, data: dic
         assert found.share < 0.7 and "the same methods" in found.why
 
 
+def test_traffic_in_shared_memory_is_not_a_bottleneck_of_global_memory() -> None:
+    assert gist_of("Halve the shared memory traffic of the inner loop.", {}).bottleneck == "shared memory"
+    assert gist_of("Halve the memory traffic of the inner loop.", {}).bottleneck == "memory"
+
+
 def test_other_tile_sizes_are_another_idea() -> None:
     of_64 = "Tile the product by 64 in shared memory, with 4 by 4 register tiles and wide loads of float4."
     of_128 = "In smem, keep blocks of 128; each thread's micro-tile in registers is 8 by 8, read with float4 loads."
