@@ -17,7 +17,7 @@ from engine.suggestions import did_you_mean
 
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 SMALLEST_SCALED = 16
-"""Integers below this value (channels, kernel sizes, strides) do not scale if the file has larger integers."""
+"""Least size that scales. Smaller sizes (channels, kernel sizes, strides) scale only if no size is this large."""
 
 
 class SizeError(ValueError):

@@ -71,7 +71,7 @@ class ProblemSearch:
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
         self._failed_in_runoff: set[tuple[int, str]] = set()
-        """Rounds and kernels of failed runoffs."""
+        """Pairs of a round's number and a kernel that failed in the round's runoff."""
 
     @property
     def problem(self) -> ProblemState:
@@ -194,7 +194,7 @@ class ProblemSearch:
         return rounds[-1] if rounds and rounds[-1].finished_at is None else None
 
     async def _reason_to_finish(self) -> str | None:
-        """Return why the search of the problem is over; None if another round may follow."""
+        """Return why the search of the problem is over. Return None if another round may follow."""
         rounds = self.problem.rounds
         if not rounds:
             return None
@@ -355,8 +355,8 @@ class ProblemSearch:
         return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
 
     async def _runoff(self, round_: RoundState) -> bool:
-        """Time the leaders side by side. Returns whether the runoff is done; it is repeated once for each kernel that
-        fails in it, after the judge has judged the kernel again.
+        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in it for the first
+        time, the search repeats the runoff once the judge has judged the kernel again.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()

@@ -92,7 +92,7 @@ def board_of(
 
 
 def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel, ...]:
-    """The problem's judged kernels, oldest first, except pruned and cancelled kernels."""
+    """The problem's judged kernels, oldest first, except pruned and canceled kernels."""
     return tuple(
         kernel_of(state, variant, texts)
         for variant in state.variants_of(problem)
@@ -191,7 +191,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
 def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
     """Return the parents of ``round_``. None as a parent means that proposers see only the reference.
 
-    Kernels that a person seeds during the round are included if they are pinned or among the ``places`` fastest.
+    The parents include kernels that a person seeds during the round, if pinned or among the ``places`` fastest.
     """
     parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
     if not round_.parents:

@@ -125,7 +125,7 @@ class Questions:
     # Answers
 
     def _repeats(self, draft: IdeaDraft, parent: str | None, proposer: Proposer) -> str | None:
-        """Return why an idea repeats an earlier idea for this parent or its ancestors; None if the idea is new."""
+        """Return why an idea repeats an earlier idea for this parent or its ancestors. Return None for a new idea."""
         board = board_of(self._state, self._problem, 0, parent, self._context.sources)
         lineage = set(self._state.lineage(parent)) if parent is not None else set()
         same = [idea for idea in board.tried if idea.parent == parent or idea.idea in lineage]

@@ -19,7 +19,7 @@ _LOOKED_AT = 8
 
 
 def named(proposer: Proposer) -> str:
-    """Return the proposer's name as a sentence contains it."""
+    """Return the proposer's name for use in a sentence."""
     return "the playbook" if proposer.name == "playbook" else proposer.name
 
 
