@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RESERVE_SHARE = 0.25
 """Maximum share of the minutes to reserve for measurements after the last round."""
 OVERRUN_SHARE = 0.1
-"""Share of the minutes by which deferred work may exceed the minutes."""
+"""Time by which deferred work may exceed the minutes, as a share of the minutes."""
 LEAST_OVERRUN_S = 10.0
 """Seconds by which deferred work may exceed the minutes, if ``OVERRUN_SHARE`` of the minutes is less."""
 

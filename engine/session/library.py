@@ -29,7 +29,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
     ``device``: name of the device that ran the kernel. ``ms``, ``speedup``, ``uncertain`` and ``scaled``: the kernel's
-    comparable figures, see :class:`Figures`. ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
+    comparable figures (:class:`Figures`). ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
     a runoff scaled the figures. ``tolerance``: the verdict's tolerance. ``key``: see :func:`problem_key`. ``data`` is
     private to its proposer. ``at`` is in Unix seconds.
     """
@@ -127,7 +127,7 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
 
 
 def newest_first(kernels: Iterable[SavedKernel]) -> list[SavedKernel]:
-    """Sort kernels by session, the session with the newest kernel first. The order within a session stays."""
+    """Sort kernels by session, the session with the newest kernel first. Keep the order within each session."""
     kernels = list(kernels)
     newest: dict[Path, float] = {}
     for one in kernels:

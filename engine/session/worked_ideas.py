@@ -11,7 +11,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.state.session_state import IdeaState, SessionState
 
 LEAST_GAIN = 1.05
-"""Minimum speedup over the parent (for a first kernel: over eager) from which an idea counts as having worked."""
+"""Minimum speedup over the parent (for a first kernel: over eager) at which an idea counts as having worked."""
 
 
 class WorkedIdea(Struct, frozen=True):

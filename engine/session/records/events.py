@@ -24,7 +24,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
-"""Last words of ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
+"""End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -317,7 +317,7 @@ class VerdictGiven(Event, tag="verdict_given"):
 
 class Profiled(Event, tag="profiled"):
     """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
-    ncu's report in the session's directory, which Nsight Compute opens.
+    ncu's report file in the session's directory. Nsight Compute opens this file.
     """
 
     variant: str

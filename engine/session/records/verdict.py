@@ -1,5 +1,5 @@
 """The verdict: the judge's result for one variant, with its evidence. Verdicts are frozen records, stored as JSON.
-Times are in milliseconds, memory is in bytes, ``speedup`` is reference time / kernel time.
+Times are in milliseconds, and memory is in bytes. ``speedup`` is reference time / kernel time.
 """
 
 from __future__ import annotations

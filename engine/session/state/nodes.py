@@ -135,7 +135,7 @@ class RoundState(Struct):
 
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
     it leads the round (``SessionData.leader_of_round``). Otherwise, the round's fastest kernel in the round's runoff
-    leads. Without one, ``best`` leads: the round's correct, unpruned variant with the highest speedup over eager.
+    leads. Without such a kernel, ``best`` leads: the round's correct, unpruned variant with the highest speedup.
     Variants that lost a runoff of this or an earlier round do not qualify (``engine.session.state.ranking.lead``).
     ``pruned`` lists the nodes that were pruned when the round reached ``reached``. If a restored kernel below one of
     them beats ``reached``, ``best`` leads.
@@ -196,8 +196,8 @@ class ProblemState(Struct):
     languages: tuple[Language, ...] = ()
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
-    """Why no proposer in the config can write a kernel for the problem; None if one can. The problem then stays open
-    for seeded kernels.
+    """Why no proposer in the config can write a kernel for the problem, so that the problem stays open for seeded
+    kernels. None means that a proposer can.
     """
     remedies: tuple[str, ...] = ()
     """Remedies for ``cannot_write``: sentences that say what a person can do."""
@@ -226,7 +226,7 @@ class TurnState(Struct, frozen=True):
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
     ``stopped_s`` is the engine time at which a new engine started; None once this engine continues the turn. The time
-    between does not count.
+    from the engine's start to that point does not count.
     """
 
     problem: str

@@ -1,5 +1,5 @@
-"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. Engine,
-monitor, resume, replay and reports all use this module, so they agree on a session's state.
+"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. The engine,
+the monitor, resume, replay and reports all use this module, so they agree on a session's state.
 
 ``SessionState.apply`` accepts every order of events that an engine can produce.
 """

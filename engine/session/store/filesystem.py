@@ -41,7 +41,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def mount_type(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Return the type of the file system that contains ``path`` (``ext4``, ``nfs4``); None if the mount table is
+    """Return the type of the file system that contains ``path`` (``ext4``, ``nfs4``). Return None if the mount table is
     unreadable.
     """
     try:

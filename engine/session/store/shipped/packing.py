@@ -19,8 +19,8 @@ from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
 _COPIED = ("config.toml", "profiles")
-"""Files and directories that a copy contains besides the database. Others belong to the recording machine, such as
-logs and a cluster's private keys, or repeat the database.
+"""Files and directories that a copy contains besides the database. Other files belong to the recording machine (such as
+logs and a cluster's private keys) or repeat the database.
 """
 
 
