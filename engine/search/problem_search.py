@@ -234,7 +234,7 @@ class ProblemSearch:
         def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
             if done.cancelled():
-                if key[0] != "runoff":  # A runoff that the budget cancelled runs at the end.
+                if key[0] != "runoff":  # A runoff that the budget canceled runs at the end.
                     self._done.add(key)
             elif done.exception() is not None or done.result() is not False:
                 self._done.add(key)

@@ -34,7 +34,7 @@ FIRST_VERDICT_S = 30.0
 LAST_VERDICTS_S = 15.0
 """Longest wait for kernels in evaluation at the end of a turn or of the time budget, in seconds."""
 LEAST_SHARE = 0.5
-"""Minimum share of its minutes that a problem's first turn gets, if earlier turns took too long."""
+"""Minimum share of a problem's minutes that the problem's first turn gets, if earlier turns took too long."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 

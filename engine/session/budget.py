@@ -50,7 +50,7 @@ def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget
 
 
 class Cap(Struct, frozen=True):
-    """Limits on spending on models; None means unlimited. ``tokens``: input plus output. ``calls``: attempts, including
+    """Spending limits for models; None means unlimited. ``tokens``: input plus output. ``calls``: attempts, including
     retries.
     """
 

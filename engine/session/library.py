@@ -72,7 +72,7 @@ class Library(Struct, frozen=True):
 
 
 def problem_key(spec: ProblemSpec) -> str:
-    """Return a problem's hash. Problems with the same tensors, shapes, scalars and operators have equal hashes.
+    """Return a problem's hash. The hash is equal for problems with the same tensors, shapes, scalars and operators.
 
     File names, comments and class names do not affect the hash. If PyTorch could not trace the model, the hash covers
     its whole text instead.
@@ -173,8 +173,9 @@ def best_for(
 ) -> list[tuple[SavedKernel, str]]:
     """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
 
-    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels from the same
-    type of device come first, sorted by time. Kernels from other devices follow, sorted by speedup.
+    A kernel qualifies if it is for the same problem and in one of ``languages``. The result contains each source only
+    once. Kernels from the same type of device come first, sorted by time. Kernels from other devices follow, sorted by
+    speedup.
     """
     key = problem_key(spec)
     fitting = [one for one in library.kernels if one.key == key and one.language in languages]

@@ -232,7 +232,7 @@ _JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
 
 
 def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
-    """Return the verdict on a kernel with a judged kernel's machine code: that kernel's verdict without times.
+    """Return the verdict on a kernel that has a judged kernel's machine code: the earlier verdict without times.
 
     ``judged`` lists variants of the problem with their verdicts.
     """

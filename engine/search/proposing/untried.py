@@ -64,7 +64,7 @@ async def why_nothing_new(
 
 
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
-    """Whether no proposer has a new idea for ``kernel``: each idea was tried or does not apply to its source.
+    """Whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its source.
 
     Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
     SessionError.
@@ -135,14 +135,14 @@ class Untried:
         return False
 
     async def transformations(self, parent: str | None, but: str) -> list[str]:
-        """Return the names of other transformations that have not been tried on ``parent``, most promising first."""
+        """Return the names of other transformations that are untried on ``parent``, most promising first."""
         known = {entry.name for entry in self._proposer.catalogue(self._task)} - {but}
         drafts = await self._proposer.ideas(self._task, self._kernel(parent), self._board, len(known), self._seed)
         names = [name for draft in drafts if (name := str(draft.data.get(TRANSFORMATION, ""))) in known][:_LOOKED_AT]
         return [name for name in names if await self.has_new(name, parent)][:_NAMED]
 
     async def kernel_for(self, transformation: str, but: str | None) -> str | None:
-        """Return the fastest other kernel on which the transformation has not been tried."""
+        """Return the fastest other kernel on which the search has not tried the transformation."""
         others = [one.id for one in self._state.leaders(self._problem, _LOOKED_AT) if one.id != but]
         for name in others:
             if await self.has_new(transformation, name):

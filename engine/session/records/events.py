@@ -368,8 +368,8 @@ class TurnStarted(Event, tag="turn_started"):
     """The search started a turn: ``minutes`` of engine time for one problem.
 
     Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. A new engine
-    continues an open turn and repeats this event. The time from the engine's start to the event does not count toward
-    the turn.
+    continues an open turn and repeats this event. The turn does not include the time from the engine's start to the
+    event.
     """
 
     problem: str
@@ -377,13 +377,14 @@ class TurnStarted(Event, tag="turn_started"):
 
 
 class TurnEnded(Event, tag="turn_ended"):
-    """The search stopped working on a problem and evicted it. The problem's deferred measurements are complete or were
-    stopped.
+    """The search stopped working on a problem and evicted it. The search completed or stopped the problem's deferred
+    measurements.
 
     ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
     ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: the search
-    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the problem cannot be
-    opened. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the problem.
+    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the search cannot
+    open the problem. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the
+    problem.
     """
 
     problem: str

@@ -67,7 +67,7 @@ def is_disturbed(baseline: Baseline) -> bool:
 def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
     """Whether the speedup over ``baseline`` is uncertain.
 
-    Baselines are timed alone, and kernels in pairs with eager.
+    The judge times baselines alone, and kernels in pairs with eager.
     """
     return is_uncertain(verdict) or is_disturbed(baseline) or eager_change(verdict, eager) > WIDE
 

@@ -136,9 +136,9 @@ class RoundState(Struct):
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
     it leads the round (``SessionData.leader_of_round``). Otherwise, the round's fastest kernel in the round's runoff
     leads. Without such a kernel, ``best`` leads: the round's correct, unpruned variant with the highest speedup.
-    Variants that lost a runoff of this or an earlier round do not qualify (``engine.session.state.ranking.lead``).
-    ``pruned`` lists the nodes that were pruned when the round reached ``reached``. If a restored kernel below one of
-    them beats ``reached``, ``best`` leads.
+    A variant does not qualify if it lost a runoff of this or an earlier round (``engine.session.state.ranking.lead``).
+    ``pruned`` lists the nodes that were pruned when the engine determined ``reached``. If a restored kernel below one
+    of them beats ``reached``, ``best`` leads.
     """
 
     problem: str

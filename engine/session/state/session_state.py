@@ -61,7 +61,7 @@ class SessionState(SessionData):
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Return ``leaders`` in display order: by their comparable speedups (``engine.session.state.comparable``).
 
-        Only kernels that the best kernel's runoff timed may stand ahead of the best kernel.
+        A kernel may stand ahead of the best kernel only if the best kernel's runoff timed both.
         """
         return standing_order(self, problem, count)
 

@@ -61,7 +61,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def config(self) -> Path:
-        """The configuration with which the session was created."""
+        """The configuration that the session was created with."""
         return self.directory / "config.toml"
 
     def best(self, problem_id: str, suffix: str) -> Path:

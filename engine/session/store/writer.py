@@ -2,8 +2,8 @@
 
 The writer never loses data silently. When a commit fails (disk full, I/O error), the writer reports the failure once,
 keeps everything queued, and retries with growing delays for ``patience_s``. During this time, callers that await an
-event keep waiting. If a retry succeeds, the writer writes everything in order. Otherwise every pending future and every
-later ``append`` fails with the error, and the engine stops. Acknowledged events are on disk.
+event keep waiting. If a retry succeeds, the writer writes everything in order. Otherwise the engine stops, and every
+pending future and every later ``append`` fails with the error. Acknowledged events are on disk.
 """
 
 from __future__ import annotations

@@ -21,9 +21,7 @@ from engine.session.store.errors import SessionDamaged, SessionError, of_os
 from engine.session.store.paths import SessionPaths, sync_directory
 
 LARGEST_BYTES = 1 << 30
-"""Largest database that is packed or unpacked: about a million events. The limit stops a small file that would fill the
-disk.
-"""
+"""Largest database to pack or unpack: about a million events. The limit stops a small file from filling the disk."""
 _MEMORY_BYTES = 128 << 20
 """Memory limit of the decompressor. Preset 9 needs 65 MiB."""
 _PRESET = 6
