@@ -279,7 +279,10 @@ def _confine(parent: int | None) -> None:
 
 
 def _prepare() -> Callable[[Job], ProblemFailure] | None:
-    """Import torch before any file's time limit starts. Returns a function that reports a failed import, or None."""
+    """Import torch before any file's time limit starts.
+
+    If the import fails, return a function that reports the failure. Otherwise, return None.
+    """
     try:
         with uncollected():
             import torch

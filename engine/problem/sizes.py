@@ -113,7 +113,7 @@ class _Number(Struct, frozen=True):
 
 
 def _found(source: str) -> dict[str, tuple[int, list[_Place]]]:
-    """Map each name to its value and every position. The result omits names that the file assigns twice, because such
+    """Map each name to its value and its positions. The result omits names that the file assigns twice, because such
     names are not constants.
     """
     tree = ast.parse(source)

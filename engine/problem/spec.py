@@ -36,7 +36,7 @@ LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python
 mapping.
 """
 LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
-"""The names of languages in sentences, also for language models."""
+"""The names of languages in sentences, including sentences for language models."""
 MODULES: tuple[Language, ...] = ("py", "triton")
 """Languages of kernels that are Python modules with a ``ModelNew``. The judge treats these languages alike."""
 DeviceKind = Literal["cpu", "cuda"]

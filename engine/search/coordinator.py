@@ -482,7 +482,7 @@ class Search:
             self._unrecorded.pop(variant_id, None)
 
     def _with_code(self, problem: str, code: str) -> Verdict | None:
-        """Find the verdict, recorded or not, on another kernel of the problem with the same machine code.
+        """Find the verdict, recorded or not, on another of the problem's kernels that has the same machine code.
 
         Skip pruned kernels, so that a duplicate can replace them.
         """
@@ -499,7 +499,7 @@ class Search:
         return Priority.FIX if variant.parent in idea.variants else Priority.NORMAL
 
     def _enqueue_waiting(self, problem: str) -> None:
-        """Queue the problem's variants without a verdict, for example after a resume or a larger budget."""
+        """Queue the problem's variants that have no verdict, for example after a resume or a larger budget."""
         lost = []
         for variant in self._state.in_flight():
             if variant.problem == problem:
@@ -525,7 +525,7 @@ class Search:
             self.begin(problem)
 
     def begin(self, problem: str) -> None:
-        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        """Start the rounds of an open problem, and queue its kernels that have no verdict."""
         self._problems[problem] = ProblemSearch(self.context, problem)
         self._restless.add(problem)
         self._enqueue_waiting(problem)

@@ -123,7 +123,7 @@ class TurnHost(Protocol):
     """The search that runs the rounds of the turn's problem."""
 
     def begin(self, problem: str) -> None:
-        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        """Start the rounds of an open problem, and queue its kernels that have no verdict."""
         ...
 
     def is_at_rest(self, problem: str) -> bool:

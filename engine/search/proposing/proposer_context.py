@@ -101,7 +101,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of each other problem in one of the problem's languages, if it beats eager.
+    """Return the best kernel of each other problem, if it beats eager and uses one of this problem's languages.
 
     The most closely related problems come first: their traced references share the most operators.
     """

@@ -26,7 +26,7 @@ def named(proposer: Proposer) -> str:
 async def why_nothing_new(
     context: Context, proposer: Proposer, problem: ProblemState, parent: str | None, transformation: str
 ) -> str | None:
-    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, with alternatives.
+    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, and name alternatives.
 
     ``proposer`` must generate kernels instantly, as the playbook does. Returns None if a new kernel exists. Raises
     SessionError.
@@ -97,7 +97,7 @@ class Known(Texts, Protocol):
 
 
 class Untried:
-    """Find untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
+    """Find untried kernels that a proposer can write for a problem's kernel ``parent`` (None: the reference).
 
     The problem must have at least one round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
     SessionError if a source cannot be read.

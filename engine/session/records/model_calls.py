@@ -47,7 +47,7 @@ _FAILURES: dict[str, str] = {
     "broken_reply": "broken reply",
     "cut_short": "reply cut short",
     "program": "program failed",
-    "cancelled": "call cancelled",
+    "cancelled": "call canceled",
 }
 
 

@@ -101,7 +101,9 @@ class SessionReader:
         return version != before
 
     def copy_to(self, target: Path) -> None:
-        """Write a consistent copy of the database to ``target``, which must not exist, even while an engine writes."""
+        """Write a consistent copy of the database to ``target``, even while an engine is writing. ``target`` must not
+        exist.
+        """
         self._rows("VACUUM INTO ?", (str(target),))
 
     def blob(self, digest: str) -> bytes:
