@@ -97,7 +97,7 @@ def odd(value: int, count: int) -> int:
 
 
 def _aligned(value: int, factor: float) -> int:
-    """Return ``value * factor``, rounded to the power of two (at most 64) that divides ``value``."""
+    """Return ``value * factor``, rounded to a multiple of a power of two (at most 64) that divides ``value``."""
     unit = min(value & -value, 64)
     while unit * 4 > value and unit > 1:
         unit //= 2

@@ -114,12 +114,12 @@ class Context:
         return self._refusals[key]
 
     def why_nobody_writes(self, problem: str) -> str | None:
-        """Return why no proposer can write kernels for the problem. Return None if a proposer can, or may try later."""
+        """Return why no proposer can write kernels for the problem. Return None if a proposer supports the problem."""
         refusals = [self.refusal(problem, proposer) for proposer, _ in self.proposers]
         return why_nobody(self.state.problems[problem].spec.c_refusal, refusals)
 
     def proposers_for(self, problem: str, role: Role | None = None) -> list[Proposer]:
-        """Return the proposers that support ``problem`` (in ``role``) and that the search may call."""
+        """Return the proposers that support ``problem`` and that the search may call. ``role``: a required role."""
         return [
             proposer
             for proposer, _ in self.proposers

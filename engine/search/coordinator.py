@@ -117,7 +117,7 @@ _TELLING = (
     TurnStarted,
     TurnEnded,
 )
-"""Events that never cause new work."""
+"""Events that never cause new work in a problem's rounds."""
 
 
 class NoTools(Exception):
@@ -168,7 +168,7 @@ async def run_search(
 
     Raises:
         NoTools: This machine cannot judge kernels.
-        OtherDevice: The benchmark's times are from another model of device.
+        OtherDevice: The benchmark's times are from a different device model.
         ProposerUnavailable: A proposer cannot start.
         SessionError: The session cannot be written.
     """

@@ -44,7 +44,7 @@ class ProblemsMissing(Exception):
 
 
 class Opening:
-    """Open the session's problems one after another. The search of a problem starts as soon as it is open."""
+    """Open the session's problems one after another. The search of a problem starts as soon as the problem is open."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

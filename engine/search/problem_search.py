@@ -103,7 +103,7 @@ class ProblemSearch:
 
     @property
     def owes_runoff(self) -> bool:
-        """Whether the budget ran out before the open round's runoff."""
+        """Whether the open round still needs a runoff, for example because the budget ran out first."""
         round_ = self._open_round()
         return round_ is not None and not self._state.is_pruned(self.id) and self._wants_runoff(round_)
 
@@ -223,7 +223,7 @@ class ProblemSearch:
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
         """Run a job once per engine process. The job's end wakes the search loop. An error in the job ends the search.
 
-        A job returns False if a limit blocked it. Such a job may start again.
+        A job that returns False may start again, for example because a limit blocked it.
         """
         if key in self._jobs or key in self._done:
             job.close()

@@ -81,7 +81,7 @@ def unclaimed_minutes(state: SessionState, minutes: float, closed: Container[str
 
 
 def _minutes_left(state: SessionState, minutes: float) -> float:
-    """Return the benchmark's minutes without those of ended turns. Minutes of refused problems go to the others."""
+    """Return the benchmark's minutes minus those of ended turns. Minutes of refused problems go to other problems."""
     total = minutes * len(state.problems.keys() | state.refused.keys())
     return total - sum(one.turn_seconds for one in state.problems.values()) / 60
 

@@ -108,7 +108,7 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 def elapsed_s(state: SessionState, now: float) -> float:
     """Return this session's engine time in seconds.
 
-    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, its time ends at
-    its last event.
+    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, pass the time of
+    its last event or heartbeat as ``now``.
     """
     return state.elapsed_s(now)

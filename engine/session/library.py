@@ -75,14 +75,14 @@ def problem_key(spec: ProblemSpec) -> str:
     """Return a problem's hash. The hash is equal for problems with the same tensors, shapes, scalars and operators.
 
     File names, comments and class names do not affect the hash. If PyTorch could not trace the model, the hash covers
-    its whole text instead.
+    the problem's whole text instead.
     """
     what = (spec.tensors, spec.scalars, spec.graph if spec.graph is not None else spec.source)
     return hashlib.sha256(msgspec.json.encode(what)).hexdigest()
 
 
 def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
-    """Return a sorted list of the session directories that the globs match, either directly or one level below.
+    """Return the session directories that the globs match, either directly or one level below, each directory once.
 
     Raises ``TooWide`` if a glob matches too many files.
     """
@@ -96,9 +96,10 @@ def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
 
 
 def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
-    """Read the correct, unpruned kernels of all matching sessions, fastest first within each problem.
+    """Read the correct, unpruned kernels of all matching sessions.
 
-    ``without`` lists session directories to skip. Skip and report unreadable sessions.
+    Within each problem and device, the sessions' best kernels come first, then the others by time. ``without`` lists
+    session directories to skip. Skip and report unreadable sessions.
     """
     kernels: list[SavedKernel] = []
     ideas: list[WorkedIdea] = []

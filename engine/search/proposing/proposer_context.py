@@ -20,7 +20,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, RoundSta
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
 
 PATIENCE = 3
-"""Maximum number of rounds in which the search repeats an unanswered request."""
+"""Number of rounds without an answer after which the search gives up on a request."""
 
 
 class Texts(Protocol):

@@ -66,7 +66,9 @@ class Questions:
         return True
 
     async def kernels(self, round_number: int, idea: IdeaState, shares: Mapping[str, Sequence[int]]) -> bool:
-        """Request an idea's kernels from all proposers in parallel. Returns False if a limit forbids a request."""
+        """Request an idea's kernels from the proposers in ``shares``, in parallel. Returns False if a limit forbids a
+        request.
+        """
         proposers = [(self._context.proposer(name), numbers) for name, numbers in shares.items()]
         asked = [self._kernels(one, round_number, idea, numbers) for one, numbers in proposers if one is not None]
         return all(await asyncio.gather(*asked))

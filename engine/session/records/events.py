@@ -119,7 +119,7 @@ class ProblemAdded(Event, tag="problem_added"):
 
 
 class ProblemRefused(Event, tag="problem_refused"):
-    """The search rejected a problem, because the problem raised an exception or no proposer supports it."""
+    """The search rejected a problem, because its inspection failed or the judge cannot evaluate kernels for it."""
 
     problem: str
     path: str
@@ -447,7 +447,7 @@ class ShareChanged(Event, tag="share_changed"):
 class CommandHandled(Event, tag="command_handled"):
     """The engine carried out or refused request number ``command`` in the session file.
 
-    ``unknown``: the engine refused the request because the session does not contain a name in it.
+    ``unknown``: the engine refused the request because the session does not contain a name in the request.
     """
 
     command: int

@@ -33,8 +33,7 @@ WARM_START = "bank"
 
 
 class VariantState(Struct):
-    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None before the kernel is queued and
-    after its verdict.
+    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None after the verdict.
 
     ``device``: the other host's device that works on the kernel; "" for this machine.
     """
@@ -66,7 +65,7 @@ class VariantState(Struct):
 
     @property
     def was_judged(self) -> bool:
-        """Whether the kernel has a verdict. Kernels pruned before their evaluation have no verdict."""
+        """Whether the judge evaluated the kernel. Kernels pruned before their evaluation do not count."""
         return self.verdict is not None and self.verdict.status != "cancelled"
 
     @property

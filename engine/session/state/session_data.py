@@ -86,7 +86,7 @@ class SessionData(Struct):
 
     def elapsed_s(self, now: float) -> float:
         """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time in which other
-        processes occupy all devices. If the engine died, its time ends at its last event.
+        processes occupy all devices. If the engine died, pass the time of its last event or heartbeat as ``now``.
         """
         engine, seconds = self.engine, self.search_seconds
         if engine is not None and engine.stopped is None:
