@@ -88,7 +88,8 @@ def short_caption(tolerance: SessionTolerance) -> str:
 def shared_caption(tolerances: Iterable[SessionTolerance]) -> str | None:
     """The caption for a table with rows from several searches.
 
-    Returns None without rows or if their tolerances differ. In that case, add a :func:`tolerance_name` column.
+    Returns None if there are no rows or if the searches' tolerances differ. If the tolerances differ, add a
+    :func:`tolerance_name` column to the table.
     """
     different = set(tolerances)
     return tolerance_caption(different.pop()) if len(different) == 1 else None

@@ -258,8 +258,8 @@ class Owed:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline other programs disturbed. Return none if there is no time to repeat
-        the baseline.
+        """Problems whose ``torch.compile`` baseline other programs disturbed. The list is empty if there is no time to
+        repeat the baseline.
         """
         state = self._context.state
         if min(self._left_s(), self._context.left_s()) < self._expected_compile_s:
@@ -318,8 +318,8 @@ class Owed:
         ]
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
-        """Whether eager's time in the verdict differs clearly from eager's time alone. Return False for a cluster,
-        whose hosts may differ in speed.
+        """Whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
+        cluster, whose hosts may differ in speed.
         """
         baselines = self._context.state.problems[problem].baselines
         return not verdict.host and eager_change(verdict, baselines.get("eager")) > WIDE

@@ -129,7 +129,7 @@ def why_exhausted(one: Candidate) -> str:
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
-    """Return text that compares the times of ``one`` and ``best`` and names their source: the runoff, or verdicts.
+    """Describe how the times of ``one`` and ``best`` compare in the runoff or, if necessary, by separate verdicts.
 
     Kernels in a runoff rank relative to the winner's speedup, so a kernel may rank behind another kernel with a lower
     speedup. ``ranked`` holds all candidates in the order of :func:`ranking`.

@@ -73,7 +73,7 @@ def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baselin
 
 
 def eager_change(verdict: Verdict, eager: Baseline | None) -> float:
-    """Return the relative difference between eager's time in the verdict's pairs and eager's time alone.
+    """Return the relative difference between eager's time in the verdict's pairs and the eager baseline's time.
 
     The result is 0 if either time is unknown. If the times differ, the machine was faster during one of the
     measurements.

@@ -195,8 +195,8 @@ class ProblemState(Struct):
     languages: tuple[Language, ...] = ()
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
-    """Why no proposer in the config can write a kernel for the problem, so that the problem stays open for seeded
-    kernels. None means that a proposer can.
+    """Why no proposer in the config can write a kernel for the problem, which then stays open for seeded kernels. None
+    means that a proposer can.
     """
     remedies: tuple[str, ...] = ()
     """Remedies for ``cannot_write``: sentences that say what a person can do."""

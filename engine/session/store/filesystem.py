@@ -1,7 +1,7 @@
 """Check whether SQLite's WAL is safe on a file system, and suggest a safe directory.
 
 WAL keeps its index in memory shared by all processes (https://sqlite.org/wal.html, section 1). This memory is not
-coherent on network file systems and in folders shared with a host. The mount table gives the file system's type,
+coherent on network file systems or in folders shared with a host. The mount table gives the file system's type,
 including the FUSE type.
 """
 
