@@ -37,7 +37,7 @@ SchedulerAddress = Annotated[str, AfterValidator(scheduler_address)]
 
 
 class ClusterConfig(Table):
-    """The hosts that judge; the engine itself then judges nothing. Set either ``hosts`` or ``scheduler``."""
+    """Other hosts that judge, instead of the engine's own machine. Set either ``hosts`` or ``scheduler``."""
 
     hosts: Annotated[tuple[HostName, ...], Field(strict=False)] = ()
     """Hosts on which the engine starts workers over SSH, such as ``["gpu1", "me@gpu2"]``. SSH must work without a
@@ -48,7 +48,7 @@ class ClusterConfig(Table):
     name.
     """
     command: str = "kernel-tui"
-    """With ``hosts``: the command kernel-tui on the hosts, such as ``~/venv/bin/kernel-tui``."""
+    """With ``hosts``: the kernel-tui command on the hosts, such as ``~/venv/bin/kernel-tui``."""
     scheduler: SchedulerAddress | None = None
     """Address of a scheduler that ``kernel-tui cluster scheduler`` started, such as ``tls://gpu1:8786``."""
     certificates: ResolvedPath | None = None

@@ -52,7 +52,7 @@ class EvaluationConfig(Table):
     torch_compile: bool = True
     """Whether to also time the reference under ``torch.compile``."""
     other_sizes: bool = False
-    """Whether to judge each problem's best kernel at a smaller, an odd and a larger size at the end."""
+    """Whether to judge each problem's best kernel at a smaller, an odd and a larger size when the search ends."""
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ class CalledModel(_Proposer):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key; None if the model needs no key."""
+        """Name of the environment variable with the key. None means that the model needs no key."""
         return self.key_env
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class OpenAIModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key; None if the client sends no key."""
+        """Name of the environment variable with the key. None means that the client sends no key."""
         return self.key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
 
 
@@ -153,7 +153,7 @@ class GeminiModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key; None if the client sends no key."""
+        """Name of the environment variable with the key. None means that the client sends no key."""
         return self.key_env or ("GEMINI_API_KEY" if self.base_url is None else None)
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ class AnthropicModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key; None if the client sends no key."""
+        """Name of the environment variable with the key. None means that the client sends no key."""
         return self.key_env or ("ANTHROPIC_API_KEY" if self.base_url is None else None)
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class CommandModel(CalledModel):
     provider: Literal["command"]
     command: Command
     """The program and its arguments, such as ``["my-agent", "--print"]``. A program with a ``/`` in its name is a path
-    relative to the config file; other programs are searched for on ``PATH``.
+    relative to the config file. The engine searches ``PATH`` for other programs.
     """
     environment: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ("HOME", "LANG", "PATH")
     """Names of the environment variables that the program receives, in addition to ``key_env``. The program receives no
@@ -213,8 +213,8 @@ class CommandModel(CalledModel):
     compilers do not. By default, the program needs no key.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
-    """Maximum number of processes at a time. After a failure that the program reports as ``rate_limit``, the engine
-    halves this number and then slowly raises it again.
+    """Maximum number of processes at a time. The engine halves this number after the program reports a ``rate_limit``
+    failure, and then slowly raises it again.
     """
     timeout_s: Positive = 1800.0
     """Time limit of a call in seconds. After this time, the engine kills the program and all its descendants."""

@@ -32,7 +32,7 @@ def with_new_names(table: dict[str, Any]) -> tuple[dict[str, Any], dict[KeyPath,
 
 
 def lines_of(text: str, places: dict[KeyPath, KeyPath]) -> dict[KeyPath, int]:
-    """Return the lines of all keys as in :func:`key_lines`, with renamed keys also under their new names."""
+    """Return the line of each key, as :func:`key_lines` does, and list renamed keys under their new names too."""
     lines = key_lines(text)
     for new, old in places.items():
         lines |= {(*new, *path[len(old) :]): line for path, line in lines.items() if path[: len(old)] == old}

@@ -1,4 +1,6 @@
-"""The tasks that a proposer can have. Kept apart from the schema, so that the monitor need not import pydantic."""
+"""The tasks that a proposer can have. This module is separate from the schema, so that the monitor need not import
+pydantic.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Schema of ``config.toml``: parse it, validate it, and write it back as TOML.
 
 The loader reports every error in a file, each as ``config.toml:LINE: key: what is wrong; what to do``. Relative paths
-start at the file's directory. API keys come from the environment, never from the file.
+resolve against the file's directory. API keys come from the environment, never from the file.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _KEY_VARIABLE = {
 
 
 class Fault(Struct, frozen=True):
-    """An error in a config. ``line`` counts from 1; None for errors without a line, such as a missing file."""
+    """An error in a config. ``line`` counts from 1, and is None for errors without a line, such as a missing file."""
 
     line: int | None
     key: str
@@ -178,7 +178,8 @@ class ProfileConfig(Table):
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
-    name the measured bottleneck. ncu cannot profile in the sandbox, so these correct kernels run with your permissions.
+    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which the judge found correct,
+    run with your permissions.
     """
 
 
@@ -333,7 +334,7 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
 
     Args:
         text: The TOML text.
-        path: The file that the text comes from. Relative paths in the text start at this file's directory.
+        path: The file that the text comes from. Relative paths in the text resolve against this file's directory.
         needs_problems: Whether the text must name problems.
 
     Raises:

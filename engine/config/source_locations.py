@@ -26,7 +26,9 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """Line number of ``path`` or, if the text lacks it, of the nearest enclosing table; 1 if the text has neither."""
+    """Line number of ``path`` or, if the text lacks it, of the nearest enclosing table. The number is 1 if the text has
+    neither.
+    """
     for length in range(len(path), 0, -1):
         if (line := lines.get(path[:length])) is not None:
             return line

@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 """Tolerance name to display if the configuration is unreadable."""
 
 SessionTolerance = str | float | None
-"""A stored session's tolerance; None if its configuration is unreadable."""
+"""A stored session's tolerance. None means that the session's configuration is unreadable."""
 
 _ALIASES = {"published": CRFM}
 """Tolerance names in older configs and sessions, with their current names."""
@@ -86,9 +86,10 @@ def short_caption(tolerance: SessionTolerance) -> str:
 
 
 def shared_caption(tolerances: Iterable[SessionTolerance]) -> str | None:
-    """The caption for a table with rows from several searches; None if their tolerances differ or there are no rows.
+    """The caption for a table with rows from several searches.
 
-    For different tolerances, add a :func:`tolerance_name` column to the table.
+    Returns None if there are no rows or if the searches' tolerances differ. If the tolerances differ, add a
+    :func:`tolerance_name` column to the table.
     """
     different = set(tolerances)
     return tolerance_caption(different.pop()) if len(different) == 1 else None

@@ -1,7 +1,7 @@
 """Derive the C header that the compiler includes before a kernel. This module does not import torch.
 
 The builder force-includes the header (``-include``). The header declares ``launch`` with C linkage and defines every
-shape as ``constexpr``. If a kernel defines ``launch`` with other arguments, compilation fails ("conflicting declaration
+shape as ``constexpr``. Compilation fails if a kernel defines ``launch`` with other arguments ("conflicting declaration
 of C function").
 
 Without ``extern "C"``, such a definition is a legal C++ overload. The linker flag ``-Wl,--require-defined=launch``

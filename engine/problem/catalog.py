@@ -1,8 +1,8 @@
 """Resolve the entries of ``problems`` in a config to files, ids and specifications. This module does not import torch.
 
 A child process inspects the files, so that the engine never imports torch or user code. If a file hangs or crashes the
-child, a new child inspects the remaining files. Specifications of files that a child has inspected before come from a
-cache.
+child, a new child inspects the remaining files. A cache holds the specifications of files that a child has already
+inspected.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def resolve(entries: Iterable[str], base: Path) -> list[ProblemFile]:
     """Return the files that ``entries`` name, in order, without duplicates, and with unique ids.
 
     An entry is a path, a directory (for its ``*.py`` files, sorted), a glob, or a built-in problem such as
-    ``builtin:quickstart/softmax`` or ``builtin:headline/*``. Relative paths start at ``base``. Raises ``CatalogError``,
-    which lists every bad entry.
+    ``builtin:quickstart/softmax`` or ``builtin:headline/*``. Relative paths resolve against ``base``. Raises
+    ``CatalogError``, which lists every bad entry.
     """
     paths: dict[Path, None] = {}
     wrong: list[tuple[str, str]] = []
@@ -169,7 +169,7 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    The function never raises an exception for an error in a file. Cancelling kills the child process.
+    The function never raises an exception for an error in a file. Canceling kills the child process.
 
     ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
     not in the cache, when its inspection starts.

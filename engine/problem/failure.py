@@ -26,7 +26,7 @@ class ProblemFailure(Struct, frozen=True, omit_defaults=True):
 
 
 def line_in(error: BaseException, path: str) -> int | None:
-    """Return the number of the innermost line of ``path`` in the traceback of ``error``, or None."""
+    """Find the innermost line of ``path`` in the traceback of ``error``. Return the line's number, or None."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
     if isinstance(error, ProblemFileError) and error.line is not None:

@@ -1,4 +1,4 @@
-"""Derive a :class:`ProblemSpec` from a problem file without running it at full size.
+"""Derive a :class:`ProblemSpec` from a problem file without running the model at full size.
 
 ``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs
 this module as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
@@ -59,8 +59,8 @@ class Inspected(Struct, frozen=True, omit_defaults=True):
 
 
 class InspectionTimeout(BaseException):
-    """The inspection of a file exceeded the time limit. This class is not an ``Exception``, so that no ``except`` in
-    the file catches it.
+    """The inspection of a file exceeded the time limit. This class is not an ``Exception``, so that no
+    ``except Exception`` in the file catches it.
     """
 
 
@@ -279,7 +279,10 @@ def _confine(parent: int | None) -> None:
 
 
 def _prepare() -> Callable[[Job], ProblemFailure] | None:
-    """Import torch before any file's time limit starts. Returns a function that reports a failed import, or None."""
+    """Import torch before any file's time limit starts.
+
+    If the import fails, return a function that reports the failure. Otherwise, return None.
+    """
     try:
         with uncollected():
             import torch

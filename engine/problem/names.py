@@ -50,7 +50,7 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """Assign identifiers. Within one header, all identifiers and the constants derived from them are unique."""
+    """Assign identifiers for one header. No two identifiers or constants derived from them are equal."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

@@ -17,7 +17,7 @@ from engine.suggestions import did_you_mean
 
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 SMALLEST_SCALED = 16
-"""Integers below this value (channels, kernel sizes, strides) do not scale if the file has larger integers."""
+"""Least size that scales. Smaller sizes (channels, kernel sizes, strides) scale only if no size is this large."""
 
 
 class SizeError(ValueError):
@@ -97,7 +97,7 @@ def odd(value: int, count: int) -> int:
 
 
 def _aligned(value: int, factor: float) -> int:
-    """Return ``value * factor``, rounded to the power of two (at most 64) that divides ``value``."""
+    """Return ``value * factor``, rounded to a multiple of a power of two (at most 64) that divides ``value``."""
     unit = min(value & -value, 64)
     while unit * 4 > value and unit > 1:
         unit //= 2
@@ -113,7 +113,7 @@ class _Number(Struct, frozen=True):
 
 
 def _found(source: str) -> dict[str, tuple[int, list[_Place]]]:
-    """Map each name to its value and every position. The result omits names that the file assigns twice, because such
+    """Map each name to its value and its positions. The result omits names that the file assigns twice, because such
     names are not constants.
     """
     tree = ast.parse(source)

@@ -27,7 +27,7 @@ class ProblemModule:
     def __init__(self, source: str, path: str) -> None:
         """Execute ``source``; tracebacks show ``path``.
 
-        Raises whatever the file raises, and ``ProblemFileError`` if one of the three names is missing.
+        Raises whatever the file raises, and ``ProblemFileError`` if ``Model`` or ``get_inputs`` is missing.
         """
         name = f"kernel_tui_problem_{next(_numbers)}"
         module = types.ModuleType(name)

@@ -36,7 +36,7 @@ LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python
 mapping.
 """
 LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
-"""The names of languages in sentences, also for language models."""
+"""The names of languages in sentences, including sentences for language models."""
 MODULES: tuple[Language, ...] = ("py", "triton")
 """Languages of kernels that are Python modules with a ``ModelNew``. The judge treats these languages alike."""
 DeviceKind = Literal["cpu", "cuda"]
@@ -120,10 +120,10 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
 
     ``id``: a name that is unique in its session and safe as a file name. ``source``: the whole reference file.
     ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None. ``sol_bytes``: the minimum
-    memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: operations
-    by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None. ``graph``: the reference as
-    ATen operators, or None if tracing failed. ``random``: whether the model draws random numbers. The judge then gives
-    model and Python kernel the same seed.
+    memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: number of
+    operations, as :func:`engine.problem.tracing.graph.count_flops` counts them, or None if unknown. ``graph``: the
+    reference as ATen operators, or None without a complete trace. ``random``: whether the model draws random numbers.
+    The judge then gives the model and a Python kernel the same seed.
     """
 
     id: str

@@ -74,7 +74,7 @@ class SpecCache:
         for file in self._directory.iterdir():
             with contextlib.suppress(OSError):
                 status = file.lstat()
-                if not stat.S_ISDIR(status.st_mode):  # the file belongs to another user
+                if not stat.S_ISDIR(status.st_mode):  # Cache entries are files.
                     kept.append((status.st_mtime, file))
         if len(kept) > MOST_KEPT:
             for _, file in sorted(kept)[: len(kept) - MOST_KEPT // 2]:

@@ -46,8 +46,9 @@ class Context:
     permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they reached.
     ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending; the
     search queues no more of their kernels. ``awaiting_replies`` names problems whose turn has no time for another
-    reply; the search waits for calls in flight and judges kernels, but starts no call. ``no_counters``: hardware
-    counters cannot be read on this machine. ``remembered``: ideas that worked in the sessions of ``warm_start``.
+    reply. For such problems, the search starts no call, but waits for calls in flight and judges kernels.
+    ``no_counters``: whether ncu failed to read hardware counters on this machine. ``remembered``: ideas that worked in
+    the sessions of ``warm_start``.
     """
 
     config: Config
@@ -106,19 +107,19 @@ class Context:
         return task_of(self.state, problem, self.device, self.demands(problem.spec))
 
     def refusal(self, problem: str, proposer: Proposer) -> str | None:
-        """Return why ``proposer`` does not support the problem; None if it does. Cached."""
+        """Return why ``proposer`` does not support the problem. Return None if it does. Cached."""
         key = (problem, proposer.name)
         if key not in self._refusals:
             self._refusals[key] = proposer.refusal(self.task(self.state.problems[problem]))
         return self._refusals[key]
 
     def why_nobody_writes(self, problem: str) -> str | None:
-        """Return why no proposer can write kernels for the problem; None if a proposer can, or may try again later."""
+        """Return why no proposer can write kernels for the problem. Return None if a proposer supports the problem."""
         refusals = [self.refusal(problem, proposer) for proposer, _ in self.proposers]
         return why_nobody(self.state.problems[problem].spec.c_refusal, refusals)
 
     def proposers_for(self, problem: str, role: Role | None = None) -> list[Proposer]:
-        """Return the proposers that support ``problem`` (in ``role``) and that the search may call."""
+        """Return the proposers that support ``problem`` and that the search may call. ``role``: a required role."""
         return [
             proposer
             for proposer, _ in self.proposers

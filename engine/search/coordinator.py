@@ -117,7 +117,7 @@ _TELLING = (
     TurnStarted,
     TurnEnded,
 )
-"""Events that never cause new work."""
+"""Events that never cause new work in a problem's rounds."""
 
 
 class NoTools(Exception):
@@ -127,15 +127,16 @@ class NoTools(Exception):
 
 
 class OtherDevice(Exception):
-    """A benchmark was resumed on another model of device. The message says what to do."""
+    """A benchmark resumed on a different device model. The message says what to do."""
 
     exit_code = ExitCode.NO_TOOLS
 
 
 def other_model(config: Config, state: SessionState, devices: Sequence[DeviceFact]) -> str | None:
-    """Return why a benchmark cannot continue on ``devices`` of another model; None if it can.
+    """Return why a benchmark cannot continue on ``devices`` of a different model.
 
-    A search without turns continues on any device. A cluster checks the models of its devices itself.
+    Returns None if it can. A search without turns continues on any device. A cluster checks the models of its devices
+    itself.
     """
     if config.budget.minutes_per_problem is None or config.cluster is not None:
         return None
@@ -162,12 +163,12 @@ async def run_search(
     """Search until the rounds are complete, the budget is used up or a person stops the search. ``state`` always
     includes every recorded event. ``readings`` receives the device readings of other hosts.
 
-    If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Cancelling the
+    If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Canceling the
     search ends all processes of the evaluator. All recorded events remain.
 
     Raises:
         NoTools: This machine cannot judge kernels.
-        OtherDevice: The benchmark's times are from another model of device.
+        OtherDevice: The benchmark's times are from a different device model.
         ProposerUnavailable: A proposer cannot start.
         SessionError: The session cannot be written.
     """
@@ -321,7 +322,7 @@ class Search:
         self._failure: BaseException | None = None
 
     async def run(self, inbox: RequestInbox) -> StopReason:
-        """Run the search. Cancelling the search cancels all its tasks. Raises SessionError."""
+        """Run the search. Canceling the search cancels all its tasks. Raises SessionError."""
         self.context.journal.listen(self._heard)
         steering = Steering(self.context, self._cancel, self._requeue)
         try:
@@ -387,7 +388,7 @@ class Search:
 
     @property
     def _needs_person(self) -> bool:
-        """Whether a problem waits for seeded kernels, because no proposer can write kernels for the problem."""
+        """Whether a problem is waiting for seeded kernels, because no proposer can write kernels for the problem."""
         return any(problem.needs_person for problem in self._problems.values())
 
     @property
@@ -417,7 +418,7 @@ class Search:
             self._changed.set()
 
     def _cancel(self, variants: Iterable[str]) -> None:
-        """Remove variants from the queue and record them as cancelled."""
+        """Remove variants from the queue and record them as canceled."""
         names = list(variants)
         self._spawn(self._record_cancelled(names, self._queue.cancel(names)))
 
@@ -481,7 +482,7 @@ class Search:
             self._unrecorded.pop(variant_id, None)
 
     def _with_code(self, problem: str, code: str) -> Verdict | None:
-        """Find the verdict, recorded or not, on another kernel of the problem with the same machine code.
+        """Find the verdict, recorded or not, on another of the problem's kernels that has the same machine code.
 
         Skip pruned kernels, so that a duplicate can replace them.
         """
@@ -498,7 +499,7 @@ class Search:
         return Priority.FIX if variant.parent in idea.variants else Priority.NORMAL
 
     def _enqueue_waiting(self, problem: str) -> None:
-        """Queue the problem's variants without a verdict, for example after a resume or a larger budget."""
+        """Queue the problem's variants that have no verdict, for example after a resume or a larger budget."""
         lost = []
         for variant in self._state.in_flight():
             if variant.problem == problem:
@@ -524,7 +525,7 @@ class Search:
             self.begin(problem)
 
     def begin(self, problem: str) -> None:
-        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        """Start the rounds of an open problem, and queue its kernels that have no verdict."""
         self._problems[problem] = ProblemSearch(self.context, problem)
         self._restless.add(problem)
         self._enqueue_waiting(problem)
@@ -589,7 +590,7 @@ class Search:
         self._changed.set()
 
     def _concerned(self, event: AnyEvent) -> str | None:
-        """Return the problem that an event affects; None if the event may affect all problems."""
+        """Return the problem that an event affects. Return None if the event may affect all problems."""
         if isinstance(event, VerdictGiven):
             return self._state.variants[event.variant].problem
         name = getattr(event, "problem", None)
@@ -632,7 +633,7 @@ class Search:
 
     @property
     def _is_draining(self) -> bool:
-        """Whether the search still waits for the last evaluations, or cancels them and queues their kernels again."""
+        """Whether the search is waiting for the last evaluations, or is canceling them and requeuing their kernels."""
         return self._draining is not None and not self._draining.done()
 
     @property
@@ -642,8 +643,8 @@ class Search:
         return before is not None and (minutes is None or minutes > before)
 
     async def _finish_within_budget(self) -> StopReason | None:
-        """Start no new evaluations. Finish running work, then run deferred work, which may exceed the budget by
-        ``Budget.overrun_s``. The same limit applies from the end of the last work in flight.
+        """Start no new evaluations. Finish running work, then run deferred work. Deferred work may take up to
+        ``Budget.overrun_s`` after the budget's end or after the last work in flight, whichever is later.
         """
         if not self._drained:
             self._drained, self._owed.drained_at = True, time.monotonic()

@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
 Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-Second verdicts on doubtful best kernels and checks of best kernels at other sizes are deferred work too.
+It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Owed:
         self._job: _Job | None = None
         self.busy = False
         self.drained_at: float | None = None
-        """End of the last evaluation or round within the time budget, in monotonic seconds; None before the budget's
-        end.
+        """End of the last evaluation or round within the time budget, in monotonic seconds. The value is None before
+        the budget's end.
         """
 
     def limit(self, limit: TurnLimit | None) -> None:
@@ -111,8 +111,8 @@ class Owed:
             self._context.journal.post(LogLine(level="info", text=text))
 
     def cut_off_compile(self) -> None:
-        """Cancel a ``torch.compile`` that is running, because the time budget is used up. It runs if the search is
-        resumed with more time.
+        """Cancel a ``torch.compile`` that is running, because the time budget is used up. A resumed search with more
+        time runs it again.
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
@@ -121,8 +121,8 @@ class Owed:
 
     @property
     def overrun_left_s(self) -> float:
-        """Seconds until the end of the budget's overrun, which begins at the budget's end or at the end of the last
-        work in flight, whichever is later. Infinite without a budget.
+        """Seconds until the end of the budget's overrun. The overrun begins at the budget's end or at the end of the
+        last work in flight, whichever is later. Without a budget, the number is infinite.
         """
         late_s = -self._context.left_s()
         if self.drained_at is not None:
@@ -134,7 +134,7 @@ class Owed:
         return self._context.state.turn_s(clock.now())
 
     def _left_s(self) -> float:
-        """Seconds left of the open turn; infinite without a limit."""
+        """Seconds left in the open turn; infinite without a limit."""
         return self._limit.seconds - self._turn_s if self._limit is not None else float("inf")
 
     def _compile_left_s(self, began_s: float | None = None) -> float:
@@ -172,7 +172,7 @@ class Owed:
 
     @property
     def reserve_s(self) -> float:
-        """Expected duration of the deferred work that must not be left out, in seconds."""
+        """Expected duration of the deferred work that the search must not skip, in seconds."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
         doubtful = {best.problem for best in self._doubtful_bests()}
         last = sum(name in doubtful or not problem.at_rest for name, problem in self._problems.items())
@@ -258,7 +258,9 @@ class Owed:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline other programs disturbed; none if there is no time to repeat it."""
+        """Problems whose ``torch.compile`` baseline other programs disturbed. The list is empty if there is no time to
+        repeat the baseline.
+        """
         state = self._context.state
         if min(self._left_s(), self._context.left_s()) < self._expected_compile_s:
             return []
@@ -316,8 +318,8 @@ class Owed:
         ]
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
-        """Whether eager's times in the verdict and alone differ. Hosts of a cluster may differ in speed, so there, the
-        times say nothing.
+        """Whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
+        cluster, whose hosts may differ in speed.
         """
         baselines = self._context.state.problems[problem].baselines
         return not verdict.host and eager_change(verdict, baselines.get("eager")) > WIDE
@@ -342,7 +344,7 @@ class Owed:
         now = f"now {_words(verdict)}" if counts else "the first verdict counts"
         changed = before is not None and self._changed(best.problem, before)
         why = ", when the machine was faster or slower than during the eager baseline" if changed else ""
-        what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)}{why})"
+        what = f"the judge evaluated the best kernel {best.id} again (previously: {_words(before)}{why})"
         text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:

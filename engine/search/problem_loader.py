@@ -44,7 +44,7 @@ class ProblemsMissing(Exception):
 
 
 class Opening:
-    """Open the session's problems one after another. The search of a problem starts as soon as it is open."""
+    """Open the session's problems one after another. The search of a problem starts as soon as the problem is open."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -164,7 +164,7 @@ class Opening:
         """Load the reference, and time it in eager mode unless the session already has this baseline. Returns whether
         the problem is open.
 
-        If the judge is killed during this step, resume opens the problem again.
+        If the judge dies during this step, a resumed engine opens the problem again.
         """
         problem, began = self._state.problems[name], time.monotonic()
         try:
@@ -197,7 +197,7 @@ class Opening:
 
 
 def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
-    """Return why ``device`` cannot run kernels in the config's languages, with a remedy; None if it can."""
+    """Return why ``device`` cannot run kernels in the config's languages, and a remedy. Return None if it can."""
     runs = LANGUAGES_OF_DEVICE[device.kind]
     for name in names:
         if LANGUAGE_KEYS[name] not in runs:

@@ -71,7 +71,7 @@ class ProblemSearch:
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
         self._failed_in_runoff: set[tuple[int, str]] = set()
-        """Rounds and kernels of failed runoffs."""
+        """Pairs of a round's number and a kernel that failed in the round's runoff."""
 
     @property
     def problem(self) -> ProblemState:
@@ -103,7 +103,7 @@ class ProblemSearch:
 
     @property
     def owes_runoff(self) -> bool:
-        """Whether the budget ran out before the open round's runoff."""
+        """Whether the open round still needs a runoff, for example because the budget ran out first."""
         round_ = self._open_round()
         return round_ is not None and not self._state.is_pruned(self.id) and self._wants_runoff(round_)
 
@@ -194,7 +194,7 @@ class ProblemSearch:
         return rounds[-1] if rounds and rounds[-1].finished_at is None else None
 
     async def _reason_to_finish(self) -> str | None:
-        """Return why the search of the problem is over; None if another round may follow."""
+        """Return why the search of the problem is over. Return None if another round may follow."""
         rounds = self.problem.rounds
         if not rounds:
             return None
@@ -223,7 +223,7 @@ class ProblemSearch:
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
         """Run a job once per engine process. The job's end wakes the search loop. An error in the job ends the search.
 
-        A job returns False if a limit blocked it. Such a job may start again.
+        A job that returns False may start again, for example because a limit blocked it.
         """
         if key in self._jobs or key in self._done:
             job.close()
@@ -234,7 +234,7 @@ class ProblemSearch:
         def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
             if done.cancelled():
-                if key[0] != "runoff":  # A runoff that the budget cancelled runs at the end.
+                if key[0] != "runoff":  # A runoff that the budget canceled runs at the end.
                     self._done.add(key)
             elif done.exception() is not None or done.result() is not False:
                 self._done.add(key)
@@ -355,8 +355,8 @@ class ProblemSearch:
         return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
 
     async def _runoff(self, round_: RoundState) -> bool:
-        """Time the leaders side by side. Returns whether the runoff is done; it is repeated once for each kernel that
-        fails in it, after the judge has judged the kernel again.
+        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in it for the first
+        time, the search repeats the runoff once the judge has judged the kernel again.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()

@@ -115,7 +115,7 @@ class EvaluationQueue:
     def _start_some(self) -> None:
         while self._open and self._heap:
             priority, _, _, variant = self._heap[0]
-            if variant not in self._queued:  # The evaluation was cancelled while it was waiting in the queue.
+            if variant not in self._queued:  # The evaluation was canceled while it was waiting in the queue.
                 heapq.heappop(self._heap)
                 continue
             if len(self._running) >= self._width and priority is not Priority.HAND:

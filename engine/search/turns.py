@@ -24,7 +24,7 @@ from engine.system import clock
 LOOK_S = 0.1
 """Seconds between checks for the end of the turn."""
 NEAR_SOL = 0.95
-"""Share of the SOL from which on a problem needs no more minutes."""
+"""Share of the SOL at which a problem needs no more minutes."""
 ROUNDS_WITHOUT_GAIN = 3
 """Number of rounds in a row without a faster kernel after which a turn ends."""
 REPLIES_S = 300.0
@@ -34,7 +34,7 @@ FIRST_VERDICT_S = 30.0
 LAST_VERDICTS_S = 15.0
 """Longest wait for kernels in evaluation at the end of a turn or of the time budget, in seconds."""
 LEAST_SHARE = 0.5
-"""Minimum share of its minutes that a problem's first turn gets, if earlier turns took too long."""
+"""Minimum share of a problem's minutes that the problem's first turn gets, if earlier turns took too long."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 
@@ -51,7 +51,7 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
 
     An open turn continues. Otherwise, problems without a turn come first and share the minutes that earlier turns left
     them. Remaining minutes go to problems whose turns ended for lack of time, then to problems without recent gains.
-    Problems that are near the SOL, without further ideas, refused or pruned get no more minutes.
+    No more minutes go to problems that are near the SOL, out of ideas, refused or pruned.
 
     Args:
         state: The session's state.
@@ -81,7 +81,7 @@ def unclaimed_minutes(state: SessionState, minutes: float, closed: Container[str
 
 
 def _minutes_left(state: SessionState, minutes: float) -> float:
-    """Return the benchmark's minutes without those of ended turns. Minutes of refused problems go to the others."""
+    """Return the benchmark's minutes minus those of ended turns. Minutes of refused problems go to other problems."""
     total = minutes * len(state.problems.keys() | state.refused.keys())
     return total - sum(one.turn_seconds for one in state.problems.values()) / 60
 
@@ -123,7 +123,7 @@ class TurnHost(Protocol):
     """The search that runs the rounds of the turn's problem."""
 
     def begin(self, problem: str) -> None:
-        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        """Start the rounds of an open problem, and queue its kernels that have no verdict."""
         ...
 
     def is_at_rest(self, problem: str) -> bool:
@@ -249,7 +249,7 @@ class Turns:
         return any(variant.verdict is not None for variant in self._state.variants_of(problem))
 
     def _left_s(self, turn: NextTurn) -> float:
-        """Seconds left of the turn's minutes. Negative if the turn takes longer."""
+        """Seconds left in the turn. The number is negative if the turn takes longer than its minutes."""
         return 60 * turn.minutes - self._state.turn_s(clock.now())
 
     def _reply_s(self) -> float:
@@ -264,7 +264,7 @@ class Turns:
     async def _await_replies(self, problem: str) -> None:
         """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
 
-        The search does not cancel calls, because providers bill cancelled calls too. It starts no new calls.
+        The search does not cancel calls, because providers bill canceled calls too. It starts no new calls.
         """
         self._context.awaiting_replies.add(problem)
         flying = self._state.spending.flying.values()

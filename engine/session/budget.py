@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RESERVE_SHARE = 0.25
 """Maximum share of the minutes to reserve for measurements after the last round."""
 OVERRUN_SHARE = 0.1
-"""Share of the minutes by which deferred work may exceed the minutes."""
+"""Time by which deferred work may exceed the minutes, as a share of the minutes."""
 LEAST_OVERRUN_S = 10.0
 """Seconds by which deferred work may exceed the minutes, if ``OVERRUN_SHARE`` of the minutes is less."""
 
@@ -50,7 +50,7 @@ def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget
 
 
 class Cap(Struct, frozen=True):
-    """Limits on spending on models; None means unlimited. ``tokens``: input plus output. ``calls``: attempts, including
+    """Spending limits for models; None means unlimited. ``tokens``: input plus output. ``calls``: attempts, including
     retries.
     """
 
@@ -108,7 +108,7 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 def elapsed_s(state: SessionState, now: float) -> float:
     """Return this session's engine time in seconds.
 
-    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, its time ends at
-    its last event.
+    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, pass the time of
+    its last event or heartbeat as ``now``.
     """
     return state.elapsed_s(now)

@@ -15,7 +15,7 @@ from engine.session.store.writer import EventWriter
 class Journal:
     """Record events in the session file. Once an event is on disk, the journal applies it to ``state``.
 
-    If a waiting caller is cancelled, the journal still records and applies its event, so that state and file agree.
+    If a waiting caller is canceled, the journal still records and applies its event, so that state and file agree.
     """
 
     def __init__(self, writer: EventWriter, state: SessionState) -> None:

@@ -29,7 +29,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
     ``device``: name of the device that ran the kernel. ``ms``, ``speedup``, ``uncertain`` and ``scaled``: the kernel's
-    comparable figures, see :class:`Figures`. ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
+    comparable figures (:class:`Figures`). ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
     a runoff scaled the figures. ``tolerance``: the verdict's tolerance. ``key``: see :func:`problem_key`. ``data`` is
     private to its proposer. ``at`` is in Unix seconds.
     """
@@ -72,17 +72,17 @@ class Library(Struct, frozen=True):
 
 
 def problem_key(spec: ProblemSpec) -> str:
-    """Return a problem's hash. Problems with the same tensors, shapes, scalars and operators have equal hashes.
+    """Return a problem's hash. The hash is equal for problems with the same tensors, shapes, scalars and operators.
 
     File names, comments and class names do not affect the hash. If PyTorch could not trace the model, the hash covers
-    its whole text instead.
+    the problem's whole text instead.
     """
     what = (spec.tensors, spec.scalars, spec.graph if spec.graph is not None else spec.source)
     return hashlib.sha256(msgspec.json.encode(what)).hexdigest()
 
 
 def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
-    """Return a sorted list of the session directories that the globs match, either directly or one level below.
+    """Return the session directories that the globs match, either directly or one level below, each directory once.
 
     Raises ``TooWide`` if a glob matches too many files.
     """
@@ -96,9 +96,10 @@ def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
 
 
 def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
-    """Read the correct, unpruned kernels of all matching sessions, fastest first within each problem.
+    """Read the correct, unpruned kernels of all matching sessions.
 
-    ``without`` lists session directories to skip. Skip and report unreadable sessions.
+    Within each problem and device, the sessions' best kernels come first, then the others by time. ``without`` lists
+    session directories to skip. Skip and report unreadable sessions.
     """
     kernels: list[SavedKernel] = []
     ideas: list[WorkedIdea] = []
@@ -127,7 +128,7 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
 
 
 def newest_first(kernels: Iterable[SavedKernel]) -> list[SavedKernel]:
-    """Sort kernels by session, the session with the newest kernel first. The order within a session stays."""
+    """Sort kernels by session, the session with the newest kernel first. Keep the order within each session."""
     kernels = list(kernels)
     newest: dict[Path, float] = {}
     for one in kernels:
@@ -173,8 +174,9 @@ def best_for(
 ) -> list[tuple[SavedKernel, str]]:
     """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
 
-    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels from the same
-    type of device come first, sorted by time. Kernels from other devices follow, sorted by speedup.
+    A kernel qualifies if it is for the same problem and in one of ``languages``. The result contains each source only
+    once. Kernels from the same type of device come first, sorted by time. Kernels from other devices follow, sorted by
+    speedup.
     """
     key = problem_key(spec)
     fitting = [one for one in library.kernels if one.key == key and one.language in languages]

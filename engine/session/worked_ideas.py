@@ -11,7 +11,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.state.session_state import IdeaState, SessionState
 
 LEAST_GAIN = 1.05
-"""Minimum speedup over the parent (for a first kernel: over eager) from which an idea counts as having worked."""
+"""Minimum speedup over the parent (for a first kernel: over eager) at which an idea counts as having worked."""
 
 
 class WorkedIdea(Struct, frozen=True):
@@ -55,7 +55,7 @@ def worked_ideas(state: SessionState, session: str = "") -> Iterator[WorkedIdea]
 
 
 def _of(state: SessionState, idea: IdeaState) -> tuple[float, float | None, Language] | None:
-    """Return the best speedup among the idea's kernels, its parent's speedup, and the best kernel's language."""
+    """Return the best speedup among the idea's kernels, the parent's speedup, and the best kernel's language."""
     judged = [variant for variant in map(state.variants.__getitem__, idea.variants) if variant.speedup is not None]
     parent = state.variants.get(idea.parent or "")
     if not judged or (idea.parent is not None and (parent is None or parent.speedup is None)):

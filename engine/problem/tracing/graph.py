@@ -26,7 +26,7 @@ _SELECTING = frozenset(
         _aten.slice.Tensor,
     }
 )
-# Each of these operators makes one pass over its largest operand. They are listed because older PyTorch has no tag for
+# Each of these operators makes one pass over its largest operand. The list exists because older PyTorch has no tag for
 # reductions.
 _PASS_NAMES = """
 _log_softmax _softmax all amax amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cumprod cumsum

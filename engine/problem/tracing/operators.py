@@ -164,8 +164,8 @@ def trace(built: Built, mode: FakeTensorMode) -> Traced:
 
 
 def run_small(module: ProblemModule) -> Traced:
-    """Run a small model with very many operators once on real tensors. Return the same result as :func:`trace`, without
-    a graph.
+    """Run a small model once on real tensors, because it has too many operators to trace. Return the same result as
+    :func:`trace`, without a graph.
 
     Raises whatever ``forward`` raises.
     """

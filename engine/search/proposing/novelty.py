@@ -41,10 +41,10 @@ class Repeats(Struct, frozen=True):
 
 
 def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | None = None) -> Repeats | None:
-    """Find the idea in ``tried`` that a new idea with ``text`` and ``data`` repeats; None if the new idea is worth a
-    try.
+    """Find the idea in ``tried`` that a new idea with ``text`` and ``data`` repeats.
 
-    A failed idea may be repeated once, because another kernel for it may be correct.
+    Returns None if the new idea is worth a try. A proposer may repeat a failed idea once, because another kernel for
+    the idea may be correct.
     """
     alike = [(found, idea) for idea in tried if (found := _compared(text, data or {}, idea)) is not None]
     if not alike:

@@ -20,7 +20,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, RoundSta
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
 
 PATIENCE = 3
-"""Maximum number of rounds in which the search repeats an unanswered request."""
+"""Number of rounds without an answer after which the search gives up on a request."""
 
 
 class Texts(Protocol):
@@ -92,7 +92,7 @@ def board_of(
 
 
 def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel, ...]:
-    """The problem's judged kernels, oldest first, except pruned and cancelled kernels."""
+    """The problem's judged kernels, oldest first, except pruned and canceled kernels."""
     return tuple(
         kernel_of(state, variant, texts)
         for variant in state.variants_of(problem)
@@ -101,7 +101,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of each other problem in one of the problem's languages, if it beats eager.
+    """Return the best kernel of each other problem, if it beats eager and uses one of this problem's languages.
 
     The most closely related problems come first: their traced references share the most operators.
     """
@@ -191,7 +191,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
 def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
     """Return the parents of ``round_``. None as a parent means that proposers see only the reference.
 
-    Kernels that a person seeds during the round are included if they are pinned or among the ``places`` fastest.
+    The parents include kernels that a person seeds during the round, if pinned or among the ``places`` fastest.
     """
     parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
     if not round_.parents:
@@ -232,7 +232,7 @@ _JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
 
 
 def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
-    """Return the verdict on a kernel with a judged kernel's machine code: that kernel's verdict without times.
+    """Return the verdict on a kernel that has a judged kernel's machine code: the earlier verdict without times.
 
     ``judged`` lists variants of the problem with their verdicts.
     """

@@ -66,7 +66,9 @@ class Questions:
         return True
 
     async def kernels(self, round_number: int, idea: IdeaState, shares: Mapping[str, Sequence[int]]) -> bool:
-        """Request an idea's kernels, each proposer's share in parallel. Returns False if a limit forbids a request."""
+        """Request an idea's kernels from the proposers in ``shares``, in parallel. Returns False if a limit forbids a
+        request.
+        """
         proposers = [(self._context.proposer(name), numbers) for name, numbers in shares.items()]
         asked = [self._kernels(one, round_number, idea, numbers) for one, numbers in proposers if one is not None]
         return all(await asyncio.gather(*asked))
@@ -125,7 +127,7 @@ class Questions:
     # Answers
 
     def _repeats(self, draft: IdeaDraft, parent: str | None, proposer: Proposer) -> str | None:
-        """Return why an idea repeats an earlier idea for this parent or its ancestors; None if the idea is new."""
+        """Return why an idea repeats an earlier idea for this parent or its ancestors. Return None for a new idea."""
         board = board_of(self._state, self._problem, 0, parent, self._context.sources)
         lineage = set(self._state.lineage(parent)) if parent is not None else set()
         same = [idea for idea in board.tried if idea.parent == parent or idea.idea in lineage]

@@ -19,14 +19,14 @@ _LOOKED_AT = 8
 
 
 def named(proposer: Proposer) -> str:
-    """Return the proposer's name as a sentence contains it."""
+    """Return the proposer's name for use in a sentence."""
     return "the playbook" if proposer.name == "playbook" else proposer.name
 
 
 async def why_nothing_new(
     context: Context, proposer: Proposer, problem: ProblemState, parent: str | None, transformation: str
 ) -> str | None:
-    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, with alternatives.
+    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, and name alternatives.
 
     ``proposer`` must generate kernels instantly, as the playbook does. Returns None if a new kernel exists. Raises
     SessionError.
@@ -64,7 +64,7 @@ async def why_nothing_new(
 
 
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
-    """Whether no proposer has a new idea for ``kernel``: each idea was tried or does not apply to its source.
+    """Whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its source.
 
     Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
     SessionError.
@@ -97,7 +97,7 @@ class Known(Texts, Protocol):
 
 
 class Untried:
-    """Find untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
+    """Find untried kernels that a proposer can write for a problem's kernel ``parent`` (None: the reference).
 
     The problem must have at least one round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
     SessionError if a source cannot be read.
@@ -135,14 +135,14 @@ class Untried:
         return False
 
     async def transformations(self, parent: str | None, but: str) -> list[str]:
-        """Return the names of other transformations that have not been tried on ``parent``, most promising first."""
+        """Return the names of other transformations that are untried on ``parent``, most promising first."""
         known = {entry.name for entry in self._proposer.catalogue(self._task)} - {but}
         drafts = await self._proposer.ideas(self._task, self._kernel(parent), self._board, len(known), self._seed)
         names = [name for draft in drafts if (name := str(draft.data.get(TRANSFORMATION, ""))) in known][:_LOOKED_AT]
         return [name for name in names if await self.has_new(name, parent)][:_NAMED]
 
     async def kernel_for(self, transformation: str, but: str | None) -> str | None:
-        """Return the fastest other kernel on which the transformation has not been tried."""
+        """Return the fastest other kernel on which the search has not tried the transformation."""
         others = [one.id for one in self._state.leaders(self._problem, _LOOKED_AT) if one.id != but]
         for name in others:
             if await self.has_new(transformation, name):

@@ -1,8 +1,8 @@
 """Input and output of strategies, and the text of their reasons. All functions are pure.
 
-All strategies obey the same laws (``tests/engine/strategy_laws.py`` checks them). Each candidate is either selected or
-dropped, with a reason. Pinned kernels are always selected. Exhausted kernels are dropped unless they are pinned. If any
-kernel is not exhausted, at least one such kernel is selected. The candidates' order has no effect.
+All strategies obey the same laws (``tests/engine/strategy_laws.py`` checks them). A strategy selects or drops each
+candidate, with a reason. It selects every pinned kernel, and drops exhausted kernels unless they are pinned. If any
+kernel is not exhausted, it selects at least one such kernel. The candidates' order has no effect.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from engine.session.state.ranking import reached_in_runoff
 class Candidate(Struct, frozen=True, kw_only=True):
     """A correct kernel that may become a parent of the next round.
 
-    ``ms``: median time. ``speedup``: over eager, with the 95% interval ``speedup_low`` to ``speedup_high`` or None.
-    ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
-    all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
-    runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
-    ``uncertain``: whether the speedup is uncertain, also for reasons other than its interval. ``exhausted``: whether no
-    proposer has a new idea for it.
+    ``ms``: median time. ``speedup``: over eager. ``speedup_low`` and ``speedup_high``: the bounds of the speedup's 95%
+    interval, or None without an interval. ``round``: the round of its verdict. ``category``: its idea's category.
+    ``lineage_categories``: the categories of all ideas in its lineage. ``runoff_ratio``: its time / the fastest
+    leader's time in the latest runoff; None if the runoff did not include it. ``runoff_tied``: whether the runoff could
+    not distinguish it from the fastest leader. ``uncertain``: whether the speedup is uncertain, also for reasons other
+    than its interval. ``exhausted``: whether no proposer has a new idea for it.
     """
 
     variant: str
@@ -129,7 +129,7 @@ def why_exhausted(one: Candidate) -> str:
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
-    """Compare the times of ``one`` and ``best`` as text, with the source: the runoff, or separate verdicts.
+    """Describe how the times of ``one`` and ``best`` compare in the runoff or, if necessary, by separate verdicts.
 
     Kernels in a runoff rank relative to the winner's speedup, so a kernel may rank behind another kernel with a lower
     speedup. ``ranked`` holds all candidates in the order of :func:`ranking`.

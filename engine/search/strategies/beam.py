@@ -1,6 +1,6 @@
 """Beam: select the fastest kernels from more than one idea, plus one promising kernel.
 
-In Stanford CRFM's published runs ("fast kernels", 2025), some slower kernels led to better kernels in later rounds.
+Some slower kernels led to better kernels in later rounds of Stanford CRFM's published runs ("fast kernels", 2025).
 Searches that select only the best kernel miss such kernels.
 """
 

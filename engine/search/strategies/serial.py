@@ -12,7 +12,7 @@ from engine.search.strategies.base import Candidate, Selection, against, answer,
 
 
 def serial(candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection:
-    """Select the fastest kernel from the newest round with an unexhausted kernel, and all pinned kernels.
+    """Select the fastest unexhausted kernel of the newest round that has one, and all pinned kernels.
 
     ``width`` has no effect. If a round yields no correct kernel, the chain keeps its last kernel. If no proposer has a
     new idea for that kernel, the chain returns to the newest kernel with new ideas.

@@ -65,7 +65,7 @@ def longest(launches: Sequence[KernelCounters]) -> KernelCounters | None:
 
 
 def bottleneck_of(launches: Sequence[KernelCounters]) -> Bottleneck | None:
-    """Return the bottleneck of a call's longest launch; None without counters."""
+    """Return the bottleneck of a call's longest launch. Return None without counters."""
     if (main := longest(launches)) is None or not {SM, MEMORY, DRAM} & main.metrics.keys():
         return None
     compute = main.metrics.get(SM, 0.0)

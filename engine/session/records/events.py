@@ -24,7 +24,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
-"""Last words of ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
+"""End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -119,7 +119,7 @@ class ProblemAdded(Event, tag="problem_added"):
 
 
 class ProblemRefused(Event, tag="problem_refused"):
-    """The search rejected a problem, because the problem raised an exception or no proposer supports it."""
+    """The search rejected a problem, because its inspection failed or the judge cannot evaluate kernels for it."""
 
     problem: str
     path: str
@@ -317,7 +317,7 @@ class VerdictGiven(Event, tag="verdict_given"):
 
 class Profiled(Event, tag="profiled"):
     """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
-    ncu's report in the session's directory, which Nsight Compute opens.
+    ncu's report file in the session's directory. Nsight Compute opens this file.
     """
 
     variant: str
@@ -368,8 +368,8 @@ class TurnStarted(Event, tag="turn_started"):
     """The search started a turn: ``minutes`` of engine time for one problem.
 
     Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. A new engine
-    continues an open turn and repeats this event. The time from the engine's start to the event does not count toward
-    the turn.
+    continues an open turn and repeats this event. The turn does not include the time from the engine's start to the
+    event.
     """
 
     problem: str
@@ -377,13 +377,14 @@ class TurnStarted(Event, tag="turn_started"):
 
 
 class TurnEnded(Event, tag="turn_ended"):
-    """The search stopped working on a problem and evicted it. The problem's deferred measurements are complete or were
-    stopped.
+    """The search stopped working on a problem and evicted it. The search completed or stopped the problem's deferred
+    measurements.
 
     ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
     ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: the search
-    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the problem cannot be
-    opened. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the problem.
+    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the search cannot
+    open the problem. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the
+    problem.
     """
 
     problem: str
@@ -446,7 +447,7 @@ class ShareChanged(Event, tag="share_changed"):
 class CommandHandled(Event, tag="command_handled"):
     """The engine carried out or refused request number ``command`` in the session file.
 
-    ``unknown``: the engine refused the request because the session does not contain a name in it.
+    ``unknown``: the engine refused the request because the session does not contain a name in the request.
     """
 
     command: int

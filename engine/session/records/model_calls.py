@@ -30,7 +30,7 @@ FailureKind = Literal[
 ]
 """``broken_reply``: status 200 with an invalid body (HTML, malformed JSON). ``cut_short``: the stream ended without its
 terminal event. ``program``: a program ended with an error. ``no_program``: the program does not exist. ``cancelled``:
-the search cancelled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` and
+the search canceled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` and
 ``bad_request``."""
 
 
@@ -47,12 +47,12 @@ _FAILURES: dict[str, str] = {
     "broken_reply": "broken reply",
     "cut_short": "reply cut short",
     "program": "program failed",
-    "cancelled": "call cancelled",
+    "cancelled": "call canceled",
 }
 
 
 def failure_words(kind: str) -> str:
-    """Format a kind of failure for display, also a kind from a later version."""
+    """Format a kind of failure for display. The kind may come from a later version."""
     return _FAILURES.get(kind, kind.replace("_", " "))
 
 

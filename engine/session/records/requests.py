@@ -42,8 +42,8 @@ class Resume(Command, tag="resume"):
 
 
 class Stop(Command, tag="stop"):
-    """Stop the search immediately (work in flight is cancelled), after the running rounds, or when only a person's
-    replies are missing.
+    """Stop the search immediately, after the running rounds, or when only a person's replies are missing. An immediate
+    stop cancels work in flight.
     """
 
     after_round: bool = False

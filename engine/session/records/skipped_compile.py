@@ -13,7 +13,7 @@ _LINE = re.compile(
 
 
 def skipped_compile(problem: str, expected_s: float, whose: str, left_s: float) -> str:
-    """Say that ``torch.compile`` was skipped, because ``whose`` ("turn" or "budget") has only ``left_s`` for it."""
+    """Say that the engine skipped ``torch.compile``, because the turn or the budget (``whose``) has only ``left_s``."""
     has = f"the {whose} has {max(0.0, left_s):.0f} s left for it"
     return f"{problem}: skipped torch.compile, which takes about {expected_s:.0f} s; {has}"
 
@@ -29,7 +29,7 @@ def stopped_work(what: str, why: str) -> str:
 
 
 def reason_in(line: str) -> tuple[str, str] | None:
-    """Return the problem and the reason that a log line names, or None if the line is about other things."""
+    """Return the problem and the reason that a log line names. Return None if the line is about something else."""
     if (found := _LINE.fullmatch(line)) is None:
         return None
     if found["skipped"] is not None:

@@ -1,5 +1,5 @@
 """The verdict: the judge's result for one variant, with its evidence. Verdicts are frozen records, stored as JSON.
-Times are in milliseconds, memory is in bytes, ``speedup`` is reference time / kernel time.
+Times are in milliseconds, and memory is in bytes. ``speedup`` is reference time / kernel time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Status = Literal[
     "cancelled",
     "error",
 ]
-"""``correct``: the kernel passed every check and was timed. ``wrong``: the kernel's outputs differ from the reference.
-``cheating``: the judge detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel calls a
-library, which ``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox denies, or
-printed too much. ``error``: the evaluation itself failed, so the kernel may be correct.
+"""``correct``: the kernel passed every check, and the judge timed it. ``wrong``: the kernel's outputs differ from the
+reference. ``cheating``: the judge detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel
+calls a library, which ``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox
+denies, or printed too much. ``error``: the evaluation itself failed, so the kernel may be correct.
 """
 
 
@@ -139,9 +139,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call; () if unknown.
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
-    ``slow_host`` is the reference's time on ``host`` / its time on the fastest other device, if the host is too slow
-    for a comparison; otherwise None. ``others`` is the share of the CPU that other programs used while the kernel was
-    timed on a CPU; 0 on a GPU.
+    ``slow_host`` is None unless the host is too slow for a comparison. In that case, it is the reference's time on
+    ``host`` / its time on the fastest other device. ``others`` is the share of the CPU that other programs used while
+    the judge timed the kernel on a CPU; 0 on a GPU.
     """
 
     status: Status

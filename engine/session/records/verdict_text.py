@@ -67,15 +67,16 @@ def is_disturbed(baseline: Baseline) -> bool:
 def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
     """Whether the speedup over ``baseline`` is uncertain.
 
-    Baselines are timed alone, and kernels in pairs with eager.
+    The judge times baselines alone, and kernels in pairs with eager.
     """
     return is_uncertain(verdict) or is_disturbed(baseline) or eager_change(verdict, eager) > WIDE
 
 
 def eager_change(verdict: Verdict, eager: Baseline | None) -> float:
-    """Return by which share eager's time in the verdict's pairs and eager's time alone differ, or 0 if one is unknown.
+    """Return the relative difference between eager's time in the verdict's pairs and the eager baseline's time.
 
-    If they differ, the machine was faster or slower at one of the times.
+    The result is 0 if either time is unknown. If the times differ, the machine was faster during one of the
+    measurements.
     """
     alone, paired = eager.timing if eager is not None else None, verdict.reference
     if alone is None or paired is None:

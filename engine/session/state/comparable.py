@@ -1,8 +1,8 @@
-"""Comparable figures of a problem's kernels: the time and speedup that tables show beside other kernels'.
+"""Comparable figures of a problem's kernels: the times and speedups that tables show side by side.
 
-A runoff's comparison replaces the verdicts'. A kernel that a runoff timed has the figures of the problem's best kernel,
-scaled by the ratio of their times in the runoff. Every other kernel has the figures of its own verdict. All functions
-are pure.
+A comparison in a runoff replaces the comparison of verdicts. A kernel that a runoff timed has the figures of the
+problem's best kernel, scaled by the ratio of their times in the runoff. Every other kernel has the figures of its own
+verdict. All functions are pure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from engine.session.state.session_data import SessionData
 
 
 class Figures(NamedTuple):
-    """A kernel's figures in a table. ``scaled``: the kernel whose verdict a runoff scaled; "" for the own verdict.
+    """A kernel's figures in a table.
 
-    ``uncertain``: the own verdict or the scaled one is uncertain.
+    ``scaled``: the kernel whose verdict a runoff scaled; "" if the figures come from this kernel's verdict.
+    ``uncertain``: whether this kernel's verdict or the scaled verdict is uncertain.
     """
 
     speedup: float
@@ -51,8 +52,8 @@ def relative_times(
 ) -> dict[str, tuple[str, float]]:
     """Return the kernels that a runoff timed, each with the kernel to scale and its time relative to that kernel.
 
-    The newest runoff with a kernel counts. ``winner`` won the last runoff. If a later verdict replaced it as the best
-    kernel, the runoffs scale the winner's verdict, because no runoff supports the best kernel's place.
+    For each kernel, the newest runoff that timed it counts. ``winner`` won the last runoff. If a later verdict replaced
+    it as the best kernel, the runoffs scale the winner's verdict, because no runoff supports the best kernel's place.
     """
     first = winner or best
     found = {first.id: (first.id, 1.0)} if first is not None else {}

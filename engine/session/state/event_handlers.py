@@ -187,7 +187,7 @@ def _answer_missing(state: SessionData, event: ev.AnswerMissing, time: float) ->
 
 
 def _idea_of(state: SessionData, site: CallSite) -> str | None:
-    """Return the idea to which a call's cost belongs; None for a call that requests ideas."""
+    """Return the idea to which a call's cost belongs. Return None for a call that requests ideas."""
     if site.purpose == "fix":
         variant = state.variants.get(site.subject)
         return variant.idea if variant is not None else None
@@ -318,8 +318,8 @@ def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> Non
 
 
 def _continue_turn(state: SessionData, problem: str, time: float) -> None:
-    """Continue the clock of the problem's turn after a new engine started. Any event that proves work on the problem
-    does so, because older engines recorded no ``TurnStarted`` for an open turn.
+    """Continue the clock of the problem's turn after a new engine starts. Any event that proves work on the problem
+    continues the clock, because older engines recorded no ``TurnStarted`` for an open turn.
     """
     if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:
         began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s

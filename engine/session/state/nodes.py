@@ -33,8 +33,7 @@ WARM_START = "bank"
 
 
 class VariantState(Struct):
-    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None before the kernel is queued and
-    after its verdict.
+    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None after the verdict.
 
     ``device``: the other host's device that works on the kernel; "" for this machine.
     """
@@ -66,7 +65,7 @@ class VariantState(Struct):
 
     @property
     def was_judged(self) -> bool:
-        """Whether the kernel has a verdict. Kernels pruned before their evaluation have no verdict."""
+        """Whether the judge evaluated the kernel. Kernels pruned before their evaluation do not count."""
         return self.verdict is not None and self.verdict.status != "cancelled"
 
     @property
@@ -135,10 +134,10 @@ class RoundState(Struct):
 
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
     it leads the round (``SessionData.leader_of_round``). Otherwise, the round's fastest kernel in the round's runoff
-    leads. Without one, ``best`` leads: the round's correct, unpruned variant with the highest speedup over eager.
-    Variants that lost a runoff of this or an earlier round do not qualify (``engine.session.state.ranking.lead``).
-    ``pruned`` lists the nodes that were pruned when the round reached ``reached``. If a restored kernel below one of
-    them beats ``reached``, ``best`` leads.
+    leads. Without such a kernel, ``best`` leads: the round's correct, unpruned variant with the highest speedup.
+    A variant does not qualify if it lost a runoff of this or an earlier round (``engine.session.state.ranking.lead``).
+    ``pruned`` lists the nodes that were pruned when the engine determined ``reached``. If a restored kernel below one
+    of them beats ``reached``, ``best`` leads.
     """
 
     problem: str
@@ -196,8 +195,8 @@ class ProblemState(Struct):
     languages: tuple[Language, ...] = ()
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
-    """Why no proposer in the config can write a kernel for the problem; None if one can. The problem then stays open
-    for seeded kernels.
+    """Why no proposer in the config can write a kernel for the problem, which then stays open for seeded kernels. None
+    means that a proposer can.
     """
     remedies: tuple[str, ...] = ()
     """Remedies for ``cannot_write``: sentences that say what a person can do."""
@@ -226,7 +225,7 @@ class TurnState(Struct, frozen=True):
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
     ``stopped_s`` is the engine time at which a new engine started; None once this engine continues the turn. The time
-    between does not count.
+    from the engine's start to that point does not count.
     """
 
     problem: str

@@ -86,7 +86,7 @@ class SessionData(Struct):
 
     def elapsed_s(self, now: float) -> float:
         """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time in which other
-        processes occupy all devices. If the engine died, its time ends at its last event.
+        processes occupy all devices. If the engine died, pass the time of its last event or heartbeat as ``now``.
         """
         engine, seconds = self.engine, self.search_seconds
         if engine is not None and engine.stopped is None:
@@ -112,7 +112,7 @@ class SessionData(Struct):
         return max(0.0, now_s - self.turn.began_s)
 
     def phase(self, problem: str) -> Phase | None:
-        """Return whether a problem's turn is open, over or still to come; None in a session without turns."""
+        """Return whether a problem's turn is open, over or still to come. Return None in a session without turns."""
         if not self.takes_turns:
             return None
         if self.turn is not None and self.turn.problem == problem:
@@ -245,9 +245,9 @@ class SessionData(Struct):
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
-        If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Without
-        one, or if the best kernel was later pruned or failed, or a restored one beats it, return ``RoundState.best``.
-        For an open round, the round's end is now.
+        If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Return
+        ``RoundState.best`` if there is no such kernel, or if the best kernel at the round's end no longer counts
+        (:meth:`_best_at_end`). For an open round, the round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -262,8 +262,10 @@ class SessionData(Struct):
         return self.variants.get(round_.best) if round_.best is not None else None
 
     def _best_at_end(self, round_: RoundState) -> VariantState | None:
-        """Return the problem's best kernel at the round's end, or now if the round is open. Return None without a best
-        kernel, if that kernel was later pruned or failed, or if a kernel that was pruned then and restored beats it.
+        """Return the problem's best kernel at the round's end, or now if the round is open.
+
+        Returns None if there is no such kernel, or if the kernel was later pruned or failed. Also returns None if a
+        restored kernel that was pruned at the round's end beats it.
         """
         name = round_.reached if round_.finished_at is not None else self.problems[round_.problem].best
         best = self.variants.get(name) if name is not None else None
@@ -272,8 +274,8 @@ class SessionData(Struct):
         return None if round_.finished_at is not None and self._is_overtaken(round_, best) else best
 
     def _is_overtaken(self, round_: RoundState, best: VariantState) -> bool:
-        """Whether a kernel of this or an earlier round that was pruned at the round's end has been restored and beats
-        ``best``, the problem's best kernel at the round's end.
+        """Whether a restored kernel of this or an earlier round beats ``best``, the problem's best kernel at the
+        round's end. Only kernels that were pruned at the round's end count.
         """
         restored = set(round_.pruned) - self.pruned
         if not restored:

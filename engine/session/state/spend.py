@@ -95,8 +95,8 @@ class CallState(Struct):
 
 
 class Spending(Struct):
-    """A session's calls and their cost. The keys of ``model`` are ``[[models]]`` names, those of ``round`` are ids
-    (``softmax/r2``). ``idea`` covers only kernels and repairs.
+    """A session's calls and their cost. The keys of ``model`` are ``[[models]]`` names, and the keys of ``round`` are
+    ids (``softmax/r2``). ``idea`` covers only kernels and repairs.
     """
 
     total: Spend = field(default_factory=Spend)

@@ -2,7 +2,7 @@
 
 The engine appends events (:class:`EventWriter`). Monitors follow the events (:class:`SessionReader`) and send requests
 (:func:`send_request`). The engine reads the requests (:class:`RequestInbox`) and answers each request with an event. A
-lock shows whether an engine runs (:class:`EngineLock`, :func:`engine_liveness`). Readers also open packed copies
+lock shows whether an engine is running (:class:`EngineLock`, :func:`engine_liveness`). Readers also open packed copies
 (:func:`pack_session`). Every failure raises a :class:`SessionError`, whose message gives the path and a remedy.
 """
 

@@ -247,7 +247,7 @@ _CODE = "SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
 def _opened(database: Path, mode: str) -> sqlite3.Connection:
     """Connect to a database, and check that it is a session of a known version.
 
-    Ask SQLite for the file's identity instead of reading the file: closing a plain descriptor would release all POSIX
+    Ask SQLite for the file's identity instead of reading the file. Closing a plain descriptor would release all POSIX
     locks that this process holds on the database.
     """
     connection = sqlite3.connect(

@@ -76,7 +76,7 @@ class StorageError(SessionError):
 
 
 class UnsafeFileSystem(StorageError):
-    """The file system lacks the memory shared by processes that SQLite's WAL needs.
+    """The file system lacks the shared memory that SQLite's WAL needs.
 
     Most network file systems lack this memory. ``local`` is a safe directory to suggest.
     """

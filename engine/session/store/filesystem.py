@@ -1,8 +1,8 @@
 """Check whether SQLite's WAL is safe on a file system, and suggest a safe directory.
 
-WAL keeps its index in memory shared by all processes (https://sqlite.org/wal.html, section 1). Network file systems and
-folders shared with a host do not keep this memory coherent. The mount table gives the file system's type, including the
-FUSE type.
+WAL keeps its index in memory shared by all processes (https://sqlite.org/wal.html, section 1). This memory is not
+coherent on network file systems or in folders shared with a host. The mount table gives the file system's type,
+including the FUSE type.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def mount_type(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """Return the type of the file system that contains ``path`` (``ext4``, ``nfs4``); None if the mount table is
+    """Return the type of the file system that contains ``path`` (``ext4``, ``nfs4``). Return None if the mount table is
     unreadable.
     """
     try:

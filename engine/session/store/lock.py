@@ -1,5 +1,5 @@
-"""The lock that shows which engine runs a session. Only the lock decides whether an engine runs; the text in the lock
-file is for people.
+"""The lock that shows which engine is running a session. Only the lock decides whether an engine is running; the text
+in the lock file is for people.
 
 The engine rewrites this file of fixed size in place. Therefore it can record why it stopped even if the disk is too
 full for an event.
@@ -54,8 +54,8 @@ class Holder(Struct, frozen=True, omit_defaults=True):
 
 
 class Liveness(Struct, frozen=True):
-    """The state of a session's engine: whether it runs, and how the last one ended. ``heartbeat_age_s`` is None before
-    the first heartbeat.
+    """The state of a session's engine: whether it is running, and how the last engine ended. ``heartbeat_age_s`` is
+    None before the first heartbeat.
 
     ``exit_code`` and ``message`` come from the last engine; they are None and "" if that engine died suddenly. For a
     running engine, ``message`` describes what blocks its work.
@@ -69,7 +69,7 @@ class Liveness(Struct, frozen=True):
 
     @property
     def stall(self) -> str | None:
-        """Why a running engine makes no progress, with a remedy; None if the engine is healthy."""
+        """Why a running engine is making no progress, with a remedy. None means that the engine is healthy."""
         if self.running and self.message:
             return self.message
         age = self.heartbeat_age_s
@@ -92,7 +92,7 @@ def remedy(pid: int | None) -> str:
 class EngineLock:
     """The exclusive lock for running an engine on a session, held until ``release`` or the end of this process.
 
-    Raises SessionLocked if another engine holds the lock, StorageError if the lock file cannot be written.
+    Raises SessionLocked if another engine holds the lock, and StorageError if the lock file cannot be written.
     """
 
     def __init__(self, paths: SessionPaths, marker: str = "") -> None:
@@ -144,7 +144,7 @@ class EngineLock:
 
 
 def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) -> Liveness:
-    """Return whether an engine runs the session. Raises SessionError.
+    """Return whether an engine is running the session. Raises SessionError.
 
     Pass an open ``reader`` to avoid opening the database for the heartbeat. An earlier engine's heartbeat does not
     count for an engine that has just taken the lock.

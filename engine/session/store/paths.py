@@ -61,7 +61,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def config(self) -> Path:
-        """The configuration with which the session was created."""
+        """The session's frozen configuration."""
         return self.directory / "config.toml"
 
     def best(self, problem_id: str, suffix: str) -> Path:

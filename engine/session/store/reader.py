@@ -52,7 +52,7 @@ class SentRequest(Struct, frozen=True):
 
 
 class SessionReader:
-    """Read a session whose engine is running, has ended or has died, also on read-only media.
+    """Read a session whose engine is running, has ended or has died, even on read-only media.
 
     The reader never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine.
     Not thread-safe. Every method may raise SessionError.
@@ -101,7 +101,9 @@ class SessionReader:
         return version != before
 
     def copy_to(self, target: Path) -> None:
-        """Write a consistent copy of the database to ``target``, which must not exist, even while an engine writes."""
+        """Write a consistent copy of the database to ``target``, even while an engine is writing. ``target`` must not
+        exist.
+        """
         self._rows("VACUUM INTO ?", (str(target),))
 
     def blob(self, digest: str) -> bytes:
@@ -164,14 +166,14 @@ class SessionReader:
         return None if found == "ok" else found
 
     def _follow_unpacked(self) -> None:
-        """Read the database that an engine made of the packed session, instead of the private copy."""
+        """Read the database that an engine unpacked from the packed session, instead of the private copy."""
         connection, copy = connect_reader(self.paths)
         self.close()
         self._connection, self._copy, self._seen, self._was_packed = connection, copy, None, False
 
     def _recorded(self, rows: list[tuple[Any, ...]]) -> list[Recorded]:
-        """Decode a chunk of events. Turn garbage collection off meanwhile, because it would free nothing and double the
-        time.
+        """Decode a chunk of events. Turn garbage collection off during decoding, because it would free nothing and
+        double the time.
         """
         seqs, times, texts = zip(*rows, strict=True)
         events: list[Recorded] = []

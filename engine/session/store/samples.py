@@ -24,7 +24,7 @@ class Sample(Struct, frozen=True):
 def thin(connection: sqlite3.Connection, now: float) -> None:
     """Delete readings that are closer together than their age allows. The deletion belongs to the caller's transaction.
 
-    Only complete steps are thinned out.
+    Thin out only complete steps.
     """
     for age, step in STEPS:
         connection.execute(

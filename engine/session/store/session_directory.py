@@ -125,7 +125,7 @@ def list_sessions(root: Path) -> list[SessionSummary]:
 
 
 def summarize(paths: SessionPaths) -> SessionSummary:
-    """Summarize a session. Never raises for a session with damaged content; ``note`` describes the damage."""
+    """Summarize a session. Never raise an exception for damaged content: ``note`` then describes the damage."""
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read(without=_NOT_NEEDED))

@@ -2,8 +2,8 @@
 
 The writer never loses data silently. When a commit fails (disk full, I/O error), the writer reports the failure once,
 keeps everything queued, and retries with growing delays for ``patience_s``. During this time, callers that await an
-event keep waiting. If a retry succeeds, the writer writes everything in order. Otherwise every pending future and every
-later ``append`` fails with the error, and the engine stops. Acknowledged events are on disk.
+event keep waiting. If a retry succeeds, the writer writes everything in order. Otherwise the engine stops, and every
+pending future and every later ``append`` fails with the error. Acknowledged events are on disk.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class EventWriter:
         return [row.future for row in rows]
 
     async def record(self, event: AnyEvent) -> Recorded:
-        """Append an event and wait for its commit. Cancelling the wait does not revoke the event. Raises
+        """Append an event and wait for its commit. Canceling the wait does not revoke the event. Raises
         SessionError."""
         return await asyncio.wrap_future(self.append(event))
 
@@ -234,7 +234,7 @@ class EventWriter:
             self._close_connection()
 
     def _next_batch(self) -> _Pending | None:
-        """Return the queued data, up to a limit; None when the writer closes."""
+        """Return the queued data, up to a limit. Return None when the writer closes."""
         with self._condition:
             while not self._pending and not self._closing:
                 self._condition.wait()
@@ -250,9 +250,7 @@ class EventWriter:
             return batch
 
     def _store(self, batch: _Pending) -> None:
-        """Commit ``batch``, retrying during an outage. Complete the batch's futures, or let them fail with the
-        error.
-        """
+        """Commit ``batch``, retrying during an outage. Complete the batch's futures, or fail them with the error."""
         first_failed: float | None = None
         pause_s = 0.1
         while True:

@@ -116,7 +116,7 @@ def test_a_winner_whose_speedup_is_uncertain_is_judged_once_more(kernel_tui: Ker
     assert kernel_tui("budget", "demo", "--minutes", "0.1").returncode == ExitCode.OK
     search.until(lambda state: state.engine is not None and state.engine.stopped is not None, ended=True)
     (said,) = [
-        event.text for event in search.events() if isinstance(event, LogLine) and " again (before: " in event.text
+        event.text for event in search.events() if isinstance(event, LogLine) and " again (previously: " in event.text
     ]
     given = [event for event in search.events() if isinstance(event, VerdictGiven)]
     assert [bool(one.why) for one in given] == ([False] if "the first verdict counts" in said else [False, True])

@@ -61,7 +61,7 @@ def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{paths.name}-", dir=root))
         try:
-            copied = draft / paths.name  # one level deeper than sessions are, so that nothing lists it
+            copied = draft / paths.name  # One level deeper than sessions, so that no command lists it.
             shutil.copytree(paths.directory, copied, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
             finish_copy(copied)
             return SessionPaths(_move(copied, root))

@@ -1,10 +1,10 @@
 """The packed form of a session's database: ``session.db.xz``, usually less than a tenth of ``session.db``.
 
 The kernels, verdicts and build logs of a search repeat each other. xz finds such repetitions over the whole database,
-but only in plain text. A packed database therefore stores its blobs without compression: as a zlib stream of level 0,
-which readers decompress like any other blob.
+but only in uncompressed data. A packed database therefore stores its blobs without compression: as a zlib stream of
+level 0, which readers decompress like any other blob.
 
-Readers open a private copy of the unpacked database. An engine replaces the packed file by ``session.db``, because it
+Readers open a private copy of the unpacked database. An engine replaces the packed file with ``session.db``, because it
 must write.
 """
 
@@ -21,9 +21,7 @@ from engine.session.store.errors import SessionDamaged, SessionError, of_os
 from engine.session.store.paths import SessionPaths, sync_directory
 
 LARGEST_BYTES = 1 << 30
-"""Largest database that is packed or unpacked: about a million events. The limit stops a small file that would fill the
-disk.
-"""
+"""Largest database to pack or unpack: about a million events. The limit stops a small file from filling the disk."""
 _MEMORY_BYTES = 128 << 20
 """Memory limit of the decompressor. Preset 9 needs 65 MiB."""
 _PRESET = 6
@@ -32,7 +30,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def pack(database: Path, target: Path) -> None:
-    """Write ``database`` to ``target`` in packed form. ``database`` must be in no other use, and changes.
+    """Write ``database`` to ``target`` in packed form. No other connection may use ``database``, which this function
+    changes.
 
     Raises SessionError, sqlite3.Error, OSError.
     """
@@ -73,7 +72,7 @@ def unpack(packed: Path, target: Path) -> None:
 
 
 def unpack_in_place(paths: SessionPaths) -> None:
-    """Replace the packed file by the database. The caller holds the session's write turn.
+    """Replace the packed file with the database. The caller holds the session's write turn.
 
     The database appears only when it is complete, and takes precedence over the packed file. Raises SessionError.
     """

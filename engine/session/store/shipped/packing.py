@@ -19,8 +19,8 @@ from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
 _COPIED = ("config.toml", "profiles")
-"""Files and directories that a copy contains besides the database. Others belong to the recording machine, such as
-logs and a cluster's private keys, or repeat the database.
+"""Files and directories that a copy contains besides the database. Other files belong to the recording machine (such as
+logs and a cluster's private keys) or repeat the database.
 """
 
 
@@ -52,7 +52,7 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
             draft.directory.mkdir()
             for one in _COPIED:
                 _copy(paths.directory / one, draft.directory / one)
-            database = Path(name) / "plain.db"  # With another name than session.db, nothing lists it.
+            database = Path(name) / "plain.db"  # No command lists a database that is not named session.db.
             with SessionReader(paths) as reader:
                 reader.copy_to(database)
             if prefixes:
