@@ -162,7 +162,9 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _files(root: Path, module: str, importer: Path | None = None) -> Iterator[Path]:
-    """Return the files of ``module`` and its packages. The runner imports neighboring modules by bare names."""
+    """Yield the files of ``module`` and of the packages that contain it. The runner imports neighboring modules by bare
+    names.
+    """
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
         if (path := _module_file(root, ".".join(parts[:count]))) is not None:

@@ -2,11 +2,11 @@
 
     python benchmarks/kernelbench_agreement.py CHECKOUT [--trials 100] [--keep DIRECTORY]
 
-CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/KernelBench. The benchmark calls its
+CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/KernelBench. The benchmark calls KernelBench's
 ``eval_kernel_against_ref`` with defaults (5 correctness trials, CUDA events, cold cache) and
-``validate_kernel_static``.
-The kernels are the playbook's kernels for six problems, and corrupted copies. ``engine.export.kernelbench`` exports
-each kernel, and ``load_inline`` builds all exports in parallel. Then both evaluators judge the kernels.
+``validate_kernel_static``. The kernels are the playbook's kernels for six problems, and corrupted copies.
+``engine.export.kernelbench`` exports each kernel, and ``load_inline`` builds all exports in parallel. Then both
+evaluators judge the kernels.
 
 The script prints one table, which also shows our verdict by our own rules. Exit status 1: our verdict by KernelBench's
 rules differs from KernelBench's verdict, or a time above 0.1 ms differs by more than 5%. The script needs a GPU and
@@ -167,7 +167,7 @@ def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> No
 
     class Absent(ModuleType):
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute that does nothing."""
+            """Return a function that does nothing."""
             if name.startswith("__"):
                 raise AttributeError(name)
             return lambda *arguments, **named: None

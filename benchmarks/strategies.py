@@ -98,7 +98,7 @@ SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
-"""Return the time of a problem's kernel in ms, or None if the kernel is wrong. Raises KeyError if the kernel is
+"""Return the time of a problem's kernel in ms; None if the kernel is wrong. Raises KeyError if the kernel is
 unknown."""
 
 
@@ -346,7 +346,7 @@ class Bench:
 
 
 def read_tables(folder: Path, device: DeviceFact, versions: str) -> dict[str, Table]:
-    """Return the tables in ``folder``, with an empty table for each other problem."""
+    """Return the tables in ``folder``, and an empty table for each problem without a table there."""
     tables = {}
     for name, file in PROBLEMS[device.kind].items():
         path = folder / f"{name}.json.gz"

@@ -36,7 +36,7 @@ from engine.session.records.verdict import Baseline, BuildReport, Stage, Standin
 START_S = 120.0
 """Maximum wait for the first worker, in seconds."""
 SETTLE_S = 1.5
-"""Wait for further workers after the first, in seconds. The engine then chooses the model of device."""
+"""Wait for further workers after the first, in seconds. The engine then chooses the device model."""
 MOST_TRIES = 4
 """Maximum number of hosts that try a kernel, if the hosts are at fault."""
 UNSTARTED_S = 20.0
@@ -44,15 +44,15 @@ UNSTARTED_S = 20.0
 UNREPORTED_S = 1.0
 """Seconds after the end of a Dask task at which a worker without a report counts as dead."""
 MOST_SENT = 2
-"""Maximum number of kernels at a device's host, without builds: one is judged, and one waits."""
+"""Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
-"""Time limit of a task in seconds, without waits for the device. Judges have shorter limits."""
+"""Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
 """A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
 device then takes over.
 """
 OPENING = 1.5
-"""Work of opening a problem on a device, in verdicts."""
+"""Work to open a problem on a device, in units of one verdict's work."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -70,8 +70,8 @@ class Doubted(DeviceLost):
 class _Attempt:
     """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
 
-    ``ran_s``: seconds of work on the task, without waits for the device. ``idle_s``: seconds during which the worker
-    ran nothing. ``ended_s``: seconds since Dask ended the task.
+    ``ran_s``: seconds of work on the task, not counting waits for the device. ``idle_s``: seconds during which the
+    worker ran nothing. ``ended_s``: seconds since Dask ended the task.
     """
 
     def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:
@@ -503,7 +503,7 @@ class ClusterEvaluator:
         return device.fact
 
     async def _assign(self, problem: str, avoid: Sequence[Device] = ()) -> Device:
-        """Wait for a device and choose the one with the least work, preferably with the problem open. Devices in
+        """Wait for a device and choose the one with the least work, preferably one with the problem open. Devices in
         ``avoid`` are the last choice.
         """
         async with self._changed:

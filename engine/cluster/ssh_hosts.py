@@ -1,8 +1,8 @@
 """Start a cluster for one session over SSH: a scheduler on this machine, and a worker on each host.
 
 The engine creates certificates for the session and sends them over SSH. The hosts delete them when the workers end. The
-hosts need kernel-tui and a compiler, but no preparation. If the engine dies, its SSH connections close, and the workers
-end.
+hosts need kernel-tui and a compiler, but no further preparation. If the engine dies, its SSH connections close, and the
+workers end.
 """
 
 from __future__ import annotations
