@@ -1,7 +1,7 @@
 """Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
 
-``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither function raises an exception.
-Without a driver, the list contains no GPU. A value that a device does not report is None.
+``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
+driver, the list contains no GPU. A value that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ clocks that a user set (0x2)."""
 
 
 class DeviceReader:
-    """A reader of all devices' load.
+    """A reader for the load of every device.
 
     CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
     device; None if the list has an NVIDIA device.

@@ -3,9 +3,9 @@
 An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
 model. Every call therefore has the reference's meaning.
 
-A kernel may take less time than a call from Python. The code between the two therefore avoids generators, device
-objects and a second dispatch, with names that PyTorch does not document. If a release lacks a name, public functions
-replace it.
+A kernel may take less time than a call from Python. The code between the call and the kernel therefore avoids
+generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a release
+lacks a name, public functions replace it.
 """
 
 from __future__ import annotations
@@ -272,8 +272,8 @@ class Operator:
             ctx.save_for_backward(*tensors)
 
     def gradients(self, gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Return the gradients of ``tensors``, None for integer tensors. Raises ``RuntimeError`` without a backward
-        kernel.
+        """Return the gradients of ``tensors``; None for integer tensors. Raises ``RuntimeError`` if there is no
+        backward kernel.
         """
         if self._backward is None:
             raise RuntimeError(

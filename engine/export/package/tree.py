@@ -237,7 +237,7 @@ def _forward(problem: ProblemSpec) -> ast.FunctionDef:
             if node.args.posonlyargs or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
                 raise ExportError(
                     f"{problem.id}: forward takes *args, **kwargs, or positional-only or keyword-only arguments; "
-                    "use plain arguments to export"
+                    "to export the kernel, use plain arguments"
                 )
             if missing := sorted({tensor.source_name for tensor in problem.inputs} - names):
                 raise ExportError(
