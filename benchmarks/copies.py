@@ -164,7 +164,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """The error pattern and the reason, in one line."""
+        """The error pattern and the reason, on one line."""
         text = " ".join(": ".join(filter(None, (self.pattern, self.reason))).split())
         return text if len(text) <= _WORDS else f"{text[:_WORDS]}..."
 
@@ -260,7 +260,7 @@ async def _judge_on(
 async def _judge_first_kernels(
     evaluator: LocalEvaluator, device: DeviceFact, problem: ProblemSpec, job: Job, tell: Callable[[Said], None]
 ) -> Outcome:
-    """Return the outcome of the first kernel that solves the problem, or else of the best one. Raises
+    """Return the outcome of the first kernel that solves the problem, or else of the best kernel. Raises
     EvaluationError.
     """
     language, playbook = LANGUAGE_OF_DEVICE[device.kind], Playbook()

@@ -39,7 +39,7 @@ EAGER_ERRORS = 20
 SECONDS = 150.0
 """Time limit for one problem."""
 STEPS = 40
-"""Maximum number of reductions of one problem's sizes."""
+"""Maximum number of times to reduce one problem's sizes."""
 
 
 def shrunk(path: Path) -> ProblemSpec:

@@ -109,7 +109,7 @@ class Case:
     """A problem and its kernel.
 
     ``sizes`` are the problem's sizes by device. ``body`` computes one of ``items`` items, with a whole thread block if
-    ``rows``.
+    ``rows`` is true.
     """
 
     name: str
@@ -420,7 +420,7 @@ async def judge(evaluator: LocalEvaluator, both: Pair) -> tuple[Verdict, Verdict
 
 
 async def race(evaluator: LocalEvaluator, both: Pair) -> float:
-    """Return the ``.py`` kernel's time / the C kernel's time, from a runoff."""
+    """Return the ratio of the ``.py`` kernel's time to the C kernel's time, from a runoff."""
     runoff = await evaluator.runoff(both.spec, {"c": (both.language, both.source), "py": ("py", both.module)})
     ratios = {row.variant: row.ratio for row in runoff}
     return ratios["py"] / ratios["c"]

@@ -13,8 +13,9 @@ immediately, and skips results that are already stored. To continue an interrupt
 minutes has time for a search of 3.5 minutes, its sizes and the first columns. The calls of the next seeds measure the
 other columns.
 
-- ``search`` writes the preset's config like ``kernel-tui init``, changes seed, minutes and tolerance, and runs the
-  search headless. The step keeps the session, ``show --json`` and the best kernels in ``STATE/TOLERANCE-SEED``.
+- ``search`` writes the preset's config as ``kernel-tui init`` does. It changes the seed, the minutes and the tolerance,
+  and runs the search headless. The step keeps the session, ``show --json`` and the best kernels in
+  ``STATE/TOLERANCE-SEED``.
 - ``sizes`` and ``columns`` use the judge's own code: the same buffers, cache flushes, repetitions and statistics.
   ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.
 - ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. This

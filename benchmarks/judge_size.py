@@ -34,7 +34,7 @@ ENTRIES = (
 )
 """Modules that run as processes of the judge or build its libraries. A package includes its ``__main__``."""
 POLICY = "engine/evaluation/judge_policy.py"
-"""The file of ``JudgePolicy``, the place for constants. Constants in this file do not count."""
+"""The file of ``JudgePolicy``, which holds the judge's constants. Constants in this file do not count."""
 WITHIN = "engine"
 FOLDER = "engine/evaluation"
 """The script also prints the total size of this folder, including files that are never imported."""
@@ -112,7 +112,7 @@ def _is_enumeration(definition: ast.ClassDef) -> bool:
 
 
 def imported(root: Path, entries: Iterable[str]) -> set[Path]:
-    """Return the files in ``WITHIN`` that ``entries`` import, entries included. Raises ``FileNotFoundError``."""
+    """Return the files in ``WITHIN`` that ``entries`` import, including the entries. Raises ``FileNotFoundError``."""
     waiting: list[Path] = []
     for entry in entries:
         if not (files := list(_files(root, entry))) or _module_file(root, entry) is None:

@@ -118,7 +118,7 @@ def right(problem: ProblemSpec, device: DeviceFact, count: int) -> list[str]:
 
 
 def spoiled(problem: ProblemSpec, source: str, spoil: str) -> str:
-    """Return ``source`` with a ``launch`` that corrupts the output afterwards."""
+    """Return ``source`` with a ``launch`` that runs the kernel and then corrupts its output."""
     declared = prototype(problem, "cu").removesuffix(";")
     names = [part.split()[-1].lstrip("*") for part in declared.split("(")[1].rstrip(")").split(",")]
     call = f"    const int code = inner_launch({', '.join(names)});"

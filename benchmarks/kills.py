@@ -229,7 +229,7 @@ def missing(before: Sequence[Recorded], after: Sequence[Recorded]) -> int:
 def done_twice(events: Iterable[Recorded]) -> list[str]:
     """Return a sentence for each piece of recorded work that a search repeated.
 
-    Judging a kernel again for a recorded reason does not count as a repetition.
+    The result excludes kernels that the engine judged again for a recorded reason.
     """
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()

@@ -19,10 +19,10 @@
 
 Before the clock starts, each judge opens both problems. A part then judges with a few evaluations in flight per GPU,
 and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the kernels that the part for one GPU judged.
-The rate counts all verdicts and the time from the first request to the last verdict, so it includes the end, when one
-GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. The table compares kernel times
-and statuses, kernel by kernel, with those of ``local1``, or of ``workers1`` if ``local1`` did not run. The rows for
-each GPU separate a difference between two GPUs from a difference between two transports.
+The rate is the number of verdicts divided by the time from the first request to the last verdict. This time includes
+the end, when one GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. The table
+compares kernel times and statuses, kernel by kernel, with those of ``local1``, or of ``workers1`` if ``local1`` did not
+run. The rows for each GPU separate a difference between two GPUs from a difference between two transports.
 
 Each part is a process with its own time limit (LIMITS_S), and stores its result immediately. A part that hangs or fails
 does not affect the others; the table shows what happened to it. A second call skips stored parts, so the same command
@@ -115,7 +115,7 @@ NEEDED_WORKERS, NEEDED_LOCAL = 1.85, 1.9
 NEEDED_EXTRA_MS = 20.0
 """Maximum median extra time of a worker's evaluation."""
 NEEDED_RATIO = 0.02
-"""Largest deviation of the median ratio of kernel times from 1."""
+"""Maximum deviation of the median ratio of kernel times from 1."""
 JUDGING = ("start", "check", "timing", "kernelbench", "repeats")
 """Stages of a verdict that occupy the GPU."""
 
@@ -412,7 +412,9 @@ def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.
 
 @contextlib.contextmanager
 def own_core(number: int, scratch: Path) -> Iterator[None]:
-    """Rehearse a GPU: processes that start in the block use one core, and have lock files of their own."""
+    """Let one core stand in for a GPU: processes that start in the block use this core, and have lock files of their
+    own.
+    """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
     os.environ["TMPDIR"] = str(scratch / f"core{number}")

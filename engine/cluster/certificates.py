@@ -93,7 +93,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
 
 def security(directory: Path, role: Role) -> Any:
-    """Return Dask's ``Security`` for a role: mutual TLS from version 1.3, no plain TCP.
+    """Return Dask's ``Security`` for a role: mutual TLS 1.3 or later, no plain TCP.
 
     Raises ``CertificateError`` if :func:`faults` finds a fault.
     """

@@ -224,8 +224,8 @@ class ClusterEvaluator:
         self._counter = 0
         self._changed = asyncio.Condition()
         self._claims: list[list[Device]] = []
-        """For each task that waits for any of several devices: these devices. Kernels leave these devices to the task,
-        because openings and runoffs hold up whole problems.
+        """For each task that waits for any of several devices: the devices that could run it. Kernels leave these
+        devices to the task, because openings and runoffs hold up whole problems.
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
@@ -515,7 +515,7 @@ class ClusterEvaluator:
             return device
 
     def _cost(self, device: Device, problem: str) -> tuple[float, bool]:
-        """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
+        """Return a sort key for devices, by how soon each would finish a new kernel of ``problem``."""
         opening = OPENING if problem not in device.kept else 0.0
         work = (device.assigned + bool(device.sent) + 1 + opening) * self._comparability.pace(device.id)
         return work, self._comparability.is_odd(device.fact)
@@ -579,7 +579,8 @@ class ClusterEvaluator:
         """Return whether a kernel may go to the device's host now.
 
         One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
-        and the next order travel. A kernel with the machine code of the judged kernel waits here for that verdict.
+        and the next order travel. The engine holds back a kernel with the machine code of the judged kernel until that
+        verdict.
         """
         if self._is_claimed(device):
             return False
@@ -629,8 +630,8 @@ class ClusterEvaluator:
     ) -> AsyncIterator[_Turn]:
         """Occupy a free device: ``wanted``, otherwise ``home`` if available, otherwise a device with the problem open.
 
-        ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice. With
-        ``comparable``, so are slow devices and devices with unusual software.
+        ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice.
+        ``comparable`` makes slow devices and devices with unusual software a last choice, too.
         """
         claim: list[Device] = []
         async with self._changed:
@@ -793,7 +794,9 @@ class ClusterEvaluator:
             for attempt in self._attempts.values():
                 attempt.lose(f"{self._address}: {trouble}")
             for device in list(self._roster.devices.values()):
-                self._roster.left(device.id, f"{device.host}: the engine lost the scheduler {self._address}")
+                self._roster.left(
+                    device.id, f"{device.host}: the engine lost its connection to the scheduler {self._address}"
+                )
         else:
             if self._down is not None:
                 self._say(f"{self._address}: connected", False)

@@ -251,7 +251,7 @@ class Beat(Struct, frozen=True, tag="beat"):
 
 
 class AnyBeatDevice(Struct, frozen=True):
-    """The fields of a device that every release sends."""
+    """The device fields that every release sends."""
 
     id: str = ""
     host: str = ""

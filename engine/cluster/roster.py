@@ -127,7 +127,7 @@ class Roster:
             self._admit(device)
 
     def hear_strange(self, beat: m.AnyBeat) -> None:
-        """Record a heartbeat that this release cannot read, from a worker of another release."""
+        """Record an unreadable heartbeat from a worker of another release."""
         host = beat.device.host or "a host"
         self._refuse(beat.device.id or host, self._of_another_version(host, beat.version))
 

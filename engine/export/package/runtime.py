@@ -91,9 +91,9 @@ class Target(NamedTuple):
 class Operator:
     """A kernel behind ``torch.ops.PACKAGE.NAME``, for the tensors ``inputs`` and ``weights`` in this order.
 
-    ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are arguments of
-    ``forward`` that are numbers. ``backward`` is the operator that computes the gradients from the outputs' gradients
-    and this operator's tensors.
+    ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are the numeric
+    arguments of ``forward``. ``backward`` is the operator that computes the gradients from the outputs' gradients and
+    this operator's tensors.
     """
 
     def __init__(
