@@ -165,7 +165,7 @@ def print_plan(minutes: float) -> None:
 
 
 def with_key(text: str, key: str, value: object, section: str = "") -> str:
-    """Return a TOML text with ``key`` set to ``value``, in its line or in a new line of ``section``."""
+    """Return a TOML text with ``key`` set to ``value``, in the key's line or in a new line of ``section``."""
     written = json.dumps(value)
     pattern = rf"^{key} = (\[[^\]]*\]|[^#\n]*?)(?=\s*(#|$))"
     changed, count = re.subn(pattern, f"{key} = {written}", text, count=1, flags=re.M)

@@ -176,7 +176,7 @@ def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> No
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = Absent(name)
     sys.path.insert(0, str(checkout / "src"))
-    import torch  # noqa: F401  (the long one; KernelBench's own asks for the GPU, and CUDA does not live through a fork)
+    import torch  # noqa: F401  (slow; KernelBench's own import asks for the GPU, and CUDA does not survive a fork)
 
     processes = multiprocessing.get_context("fork")
     for file in files:

@@ -189,8 +189,8 @@ def {name}({parameters}) -> Any:
 class {_class_name(name)}({name}_reference.Model):  # type: ignore[misc,name-defined]
     """The reference model with the kernel as its ``forward``. It loads the reference's ``state_dict``.
 
-    Without arguments, the constructor takes those that the kernel was compiled for. With others, ``forward`` is the
-    reference's.
+    Without arguments, the constructor uses the arguments that the kernel was compiled for. With other arguments,
+    ``forward`` is the reference's.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
