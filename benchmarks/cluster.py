@@ -5,9 +5,9 @@
     .venv/bin/python benchmarks/cluster.py --against-local [--kernels 20]
 
 The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps
-instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes.
-The engine's side runs the search's own evaluator. The script prints the processor time of the engine and the scheduler,
-the time that the transport adds to an evaluation, and the sizes of the messages.
+instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes. On
+the engine's side, the script runs the search's own evaluator. The script prints the processor time of the engine and
+the scheduler, the time that the transport adds to an evaluation, and the sizes of the messages.
 
 With ``--saturated``, kernels are always waiting for a worker. The script prints the share of time that the simulated
 workers spend judging, and how long a worker is idle between two kernels.

@@ -14,8 +14,8 @@ The script appends each outcome to ``--results`` as a line of JSON. To continue 
 command. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their
 status. With ``--first-kernels N``, the script judges kernels of the playbook instead of copies. For each problem, it
 tries up to N first kernels and a repair of each one that fails. It stops at the first kernel that is correct and at
-least half as fast as eager. The final table then counts the solved problems per directory, and the exit status ignores
-the kernels' verdicts.
+least half as fast as eager. The final table then counts the solved problems per directory. The exit status ignores the
+kernels' verdicts.
 
 ``--deadline`` limits the seconds per problem, not counting waits for the device. If a problem runs out of memory, the
 script judges it again alone. If the copy is then correct, the status is ``memory``.
@@ -189,7 +189,7 @@ class Unable(Exception):
 
 
 async def judge_all(say: IO[bytes]) -> None:
-    """Judge the kernels of incoming jobs like kernels of a search, and write the outcomes to ``say``."""
+    """Judge the kernels of incoming jobs as a search does, and write the outcomes to ``say``."""
 
     def tell(said: Said) -> None:
         say.write(msgspec.json.encode(said) + b"\n")
@@ -365,7 +365,7 @@ class Benchmark:
             await self._all(names)
 
     async def _sample(self, names: list[str]) -> None:
-        """Judge the problems in ``names``, in order, until enough of them have been readable."""
+        """Judge the problems in ``names``, in order, until the sample has enough readable problems."""
         wanted, start = self._options.full, 0
         while wanted > 0 and start < len(names):
             chosen = names[start : start + wanted]

@@ -84,7 +84,7 @@ def _work(spec: ProblemSpec) -> float:
 
 
 def _kinds(spec: ProblemSpec) -> Counter[str]:
-    """Return the model's operators, to detect that a reduced size changes the problem."""
+    """Return the model's operators, to detect whether a reduced size changes the problem."""
     return Counter(node.op for node in spec.graph) if spec.graph is not None else Counter()
 
 

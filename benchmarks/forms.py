@@ -3,8 +3,8 @@
     python benchmarks/forms.py [--device cuda|cpu] [--how load_inline|load_c|both] [--only NAME ...]
 
 The script judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
-``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``; with ``--how both``, they
-alternate between the kernels. A runoff then times both kernels side by side. Prints one table. Exit status 1: the
+``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``. With ``--how both``, the
+script alternates between the two. A runoff then times both kernels side by side. Prints one table. Exit status 1: the
 verdicts differ, or runoff times above 0.1 ms differ by more than 3%. The script needs an idle machine. ``--device cpu``
 uses ``.cpp`` kernels and smaller sizes.
 """

@@ -284,7 +284,9 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
 
 
 def await_end(family: set[psutil.Process], engine: Holder, paths: SessionPaths) -> tuple[list[psutil.Process], float]:
-    """Return a dead engine's processes that are still running after ``ORPHAN_S``, and when the last one ended."""
+    """Return a dead engine's processes that are still running after ``ORPHAN_S``, and the seconds until the last one
+    ended.
+    """
     began = time.monotonic()
     while left := living(family | belonging(engine, paths)):
         if time.monotonic() - began > ORPHAN_S:

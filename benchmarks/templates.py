@@ -241,7 +241,7 @@ def _pump(stream: Any, lines: queue.Queue[str]) -> None:
 
 
 def child(folder: Path) -> None:
-    """Check and time a problem's kernels, given as JSON on standard input. Print a JSON line for each."""
+    """Check and time a problem's kernels, given as JSON on standard input. Print a JSON line for each kernel."""
     import torch
 
     problem = json.load(sys.stdin)

@@ -140,7 +140,7 @@ class Prepared(Struct):
 
 class Judged(Struct):
     """One kernel's result. ``device``: the GPU's id, or "" if unknown. ``judged_s``: seconds on the GPU, which
-    ``stages`` divides.
+    ``stages`` breaks down.
     """
 
     status: str

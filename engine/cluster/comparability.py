@@ -76,7 +76,7 @@ class Comparability:
         return fact.id in self._slow or bool(self.unlike(fact))
 
     def keeps_pace(self, problem: str, device_id: str) -> bool:
-        """Whether a device has run a problem's reference as fast as other devices. Otherwise, it may be slow."""
+        """Whether a device has run a problem's reference as fast as other devices have. Otherwise, it may be slow."""
         times = self._references.get(problem, {})
         return device_id not in self._slow and device_id in times and len(times) > 1
 

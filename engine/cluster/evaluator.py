@@ -36,7 +36,7 @@ from engine.session.records.verdict import Baseline, BuildReport, Stage, Standin
 START_S = 120.0
 """Maximum wait for the first worker, in seconds."""
 SETTLE_S = 1.5
-"""Wait for further workers after the first, in seconds. The engine then chooses the device model."""
+"""Time to wait for further workers after the first, in seconds. The engine then chooses the device model."""
 MOST_TRIES = 4
 """Maximum number of hosts that try a kernel, if the hosts are at fault."""
 UNSTARTED_S = 20.0
@@ -139,7 +139,7 @@ class _Job:
             self.tell(stage)
 
     def queued_s(self, build: BuildReport) -> float:
-        """Return the seconds from the start of the job to the start of the evaluation, without the build."""
+        """Return the seconds from the start of the job to the start of the evaluation, not counting the build."""
         return max(0.0, self.begun - self.queued - build.seconds)
 
     def wait_again(self) -> None:

@@ -69,7 +69,7 @@ def first_in_line(line: Iterable[Waiting], here: Container[str], elsewhere: Cont
 
 
 def leave_line(line: list[Waiting], served: Waiting) -> None:
-    """Remove the work that a device has taken, and count the overtaking for all older work."""
+    """Remove the work that a device has taken, and record that it overtook the older work."""
     line.remove(served)
     for one in line:
         one.overtaken += one.ticket < served.ticket

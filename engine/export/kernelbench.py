@@ -188,7 +188,7 @@ def _defines_workspace(source: str) -> bool:
 
 
 def _flags() -> str:
-    """Format the flags of a C++ extension as a Python list. PyTorch adds the flags of a library."""
+    """Format the flags of a C++ extension as a Python list. PyTorch itself adds the flags for a shared library."""
     flags = [f'"{flag}"' for flag in exported_flags() if flag not in ("-fPIC", "-shared", "-Wall")]
     return "\n".join(["[", *(f"        {flag}," for flag in flags), "    ]"])
 

@@ -1,7 +1,7 @@
 """Kernels as PyTorch operators. kernel-tui wrote this package; it needs PyTorch, but neither kernel-tui nor a compiler.
 
 An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
-model. Every call therefore has the reference's meaning.
+model. Every call therefore computes what the reference computes.
 
 A kernel may take less time than a call from Python. The code between the call and the kernel therefore avoids
 generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a release
