@@ -298,7 +298,7 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
-    parser.add_argument("--trials", type=int, default=100, help="KernelBench's timed calls per kernel")
+    parser.add_argument("--trials", type=int, default=100, help="number of timed calls per kernel in KernelBench")
     parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
     parser.add_argument("--precision", default="fp32", help=argparse.SUPPRESS)
     parser.add_argument("--theirs", type=Path, nargs="+", help=argparse.SUPPRESS)

@@ -261,7 +261,7 @@ def time_operator(operator: Any, problem: ProblemSpec, device: Any, trials: int,
     }
     ways["direct"](0)
     different = comparison.compare([made] if len(slots[0].outputs) == 1 else list(made), slots[0].outputs, CLOSE)
-    assert different.problem is None, f"operator and library differ: {different.problem}"
+    assert different.problem is None, f"the operator and the library differ: {different.problem}"
     del made
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(-WARM_UP, calls):

@@ -312,7 +312,7 @@ def child(folder: Path) -> None:
                 result["ms"] = timed(lambda library=library, pointers=pointers: library.launch(*pointers))
                 result["late_error"] = relative_error(outputs, wanted)
                 if len(set(errors)) > 1:
-                    result["fault"] = f"error moves between runs: {errors}"
+                    result["fault"] = f"error varies between runs: {errors}"
             print(json.dumps(result), flush=True)
 
 

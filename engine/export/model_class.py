@@ -92,7 +92,7 @@ def _replace_forward(problem: ProblemSpec, model: ast.ClassDef, body: str, input
             assert isinstance(replacement, ast.FunctionDef)
             node.body, node.decorator_list = replacement.body, []
             return
-    raise ExportError(f"{problem.path}: class Model has no method forward; add one to export its kernels")
+    raise ExportError(f"{problem.path}: class Model has no forward method; add one to export its kernels")
 
 
 def _keep_called_methods(model: ast.ClassDef) -> None:
