@@ -1,16 +1,16 @@
-"""Measure the transport of a cluster: simulated workers, or one worker against the local evaluator.
+"""Measure the transport overhead of a cluster, with simulated workers or with one real worker.
 
     .venv/bin/python benchmarks/cluster.py [--workers 32] [--rate 5] [--seconds 60]
     .venv/bin/python benchmarks/cluster.py --saturated [--workers 2] [--judge-ms 500] [--seconds 30]
     .venv/bin/python benchmarks/cluster.py --against-local [--kernels 20]
 
 The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps
-instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes.
-The engine side is the search's own evaluator. The script prints the processor time of engine and scheduler, the time
-that the transport adds to an evaluation, and the sizes of the messages.
+instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes. On
+the engine's side, the script runs the search's own evaluator. The script prints the processor time of the engine and
+the scheduler, the time that the transport adds to an evaluation, and the sizes of the messages.
 
-With ``--saturated``, kernels always wait. The script prints which share of the time the simulated workers judge, and
-how long a worker is idle between two kernels.
+With ``--saturated``, kernels are always waiting for a worker. The script prints the share of time that the simulated
+workers spend judging, and how long a worker is idle between two kernels.
 
 The last form judges the same kernels with the local evaluator and with one worker on this machine, in turn.
 """
@@ -163,7 +163,7 @@ async def softmax(language: Language = "cpp") -> tuple[ProblemSpec, str]:
 
 
 async def a_verdict(problem: ProblemSpec, header: str, scratch: Path) -> Verdict:
-    """Judge one kernel on this machine, for a verdict of realistic size."""
+    """Judge one kernel on this machine, to get a verdict of realistic size."""
     local = LocalEvaluator(SETTINGS, scratch)
     try:
         await local.start()
@@ -265,7 +265,7 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
 
 
 async def one(engine: ClusterEvaluator, problem: ProblemSpec, number: int) -> float:
-    """Judge a kernel, and return the seconds beyond building and judging, including waits for a free device."""
+    """Judge a kernel. Return the seconds spent neither building nor judging, including waits for a free device."""
     began = time.monotonic()
     verdict = await engine.evaluate(problem, "cpp", source(number), lambda stage: None)
     assert verdict.correct, verdict.reason
@@ -342,7 +342,7 @@ async def against_local(kernels: int, language: Language, scratch: Path) -> None
     for name, results in both.items():
         beyond = [1e3 * seconds for seconds, _ in results]
         ms = [verdict.kernel.median_ms for _, verdict in results if verdict.kernel is not None]
-        print(f"{name}: median {statistics.median(beyond):.1f} ms besides build and judging; "
+        print(f"{name}: median {statistics.median(beyond):.1f} ms besides building and judging; "
               f"median kernel time {statistics.median(ms):.3f} ms")  # fmt: skip
     extra = statistics.median(1e3 * (b[0] - a[0]) for a, b in zip(both["local"], both["cluster"], strict=True))
     print(f"median extra time per evaluation: {extra:.1f} ms")

@@ -1,6 +1,8 @@
-"""Break hosts of a cluster during an evaluation, and count lost verdicts, duplicate verdicts and orphan processes.
+"""Inject faults into a cluster's hosts during an evaluation, and count lost verdicts, duplicate verdicts and orphan
+processes.
 
-Three hosts in network namespaces, without a shared disk, search three quick-start problems over mutual TLS. Needs root.
+Three hosts in network namespaces, without a shared disk, search three quick-start problems over mutual TLS. The script
+needs root.
 
     .venv/bin/python benchmarks/cluster_faults.py [--times 3] [--fault killed ...]
 """
@@ -58,7 +60,7 @@ def killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def host_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """Kill kernel-tui worker and its worker process with SIGKILL, so that the host does not come back."""
+    """Kill ``kernel-tui worker`` and its worker process with SIGKILL, so that the host does not come back."""
     supervisor = psutil.Process(hosts.processes[host].pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     for one in family[:2]:
@@ -99,7 +101,7 @@ def scheduler_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def left(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """End kernel-tui worker with SIGTERM, so that the host leaves, and start it again after five seconds."""
+    """End ``kernel-tui worker`` with SIGTERM, so that the host leaves, and start it again after five seconds."""
     supervisor = psutil.Process(hosts.processes[host].pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     supervisor.terminate()

@@ -10,14 +10,15 @@ gets a quick verdict, as in a search. With ``--full N``, a random sample of N pr
 ``kernel-tui eval``. ``--jobs`` processes judge in parallel. Each process has its own evaluator and judge, like several
 searches on one device.
 
-The script appends each outcome to ``--results`` as a line of JSON. To continue after a kill, run the same command
-again. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their status.
-With ``--first-kernels N``, the script judges kernels of the playbook instead of copies: up to N first kernels of each
-problem, and a repair of each that is wrong, until one is correct and at least half as fast as eager. The final table
-then counts these problems per directory. The exit status ignores the kernels' verdicts.
+The script appends each outcome to ``--results`` as a line of JSON. To continue an interrupted run, repeat the same
+command. The script then skips problems with an outcome, unless their file has changed or ``--again`` names their
+status. With ``--first-kernels N``, the script judges kernels of the playbook instead of copies. For each problem, it
+tries up to N first kernels and a repair of each one that fails. It stops at the first kernel that is correct and at
+least half as fast as eager. The final table then counts the solved problems per directory. The exit status ignores the
+kernels' verdicts.
 
-``--deadline`` limits the seconds per problem, without waits for the device. If a problem runs out of memory, the script
-judges it again alone. If the copy is then correct, the status is ``memory``.
+``--deadline`` limits the seconds per problem, not counting waits for the device. If a problem runs out of memory, the
+script judges it again alone. If the copy is then correct, the status is ``memory``.
 
 The script prints one line per outcome and a final table, even after SIGTERM or Ctrl-C. Exit status 1: a verdict blames
 a copy (wrong, cheating, crashed, memory, ...), or no copy is correct. Exit status 2: this machine cannot judge the
@@ -79,7 +80,7 @@ LEAST_SPEEDUP = 0.5
 COMPARED_ABOVE_MS = 0.05
 """Compare speedups only above this reference time. Shorter times are mostly launch overhead, which varies."""
 _GRACE_S = 5.0
-"""Time limit in seconds for a process to stop, before the script kills it."""
+"""Seconds that a process has to stop before the script kills it."""
 _LINE_BYTES = 16 << 20
 _WORDS = 300
 """Maximum length of a reason in the table, in characters. The results file has the full text."""
@@ -108,8 +109,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the results file.
 
     ``source`` is the digest of the problem file. ``kernel`` is the name of the first kernel. ``seconds`` is the
-    duration of the job, without ``waited_s`` for the device. ``beside`` is the largest number of other problems judged
-    at the same time.
+    duration of the job, not counting the wait for the device, ``waited_s``. ``beside`` is the largest number of other
+    problems judged at the same time.
     """
 
     problem: str = ""
@@ -163,7 +164,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """The error pattern and the reason, in one line."""
+        """The error pattern and the reason, on one line."""
         text = " ".join(": ".join(filter(None, (self.pattern, self.reason))).split())
         return text if len(text) <= _WORDS else f"{text[:_WORDS]}..."
 
@@ -188,7 +189,7 @@ class Unable(Exception):
 
 
 async def judge_all(say: IO[bytes]) -> None:
-    """Judge the kernels of incoming jobs like kernels of a search, and write the outcomes to ``say``."""
+    """Judge the kernels of incoming jobs as a search does, and write the outcomes to ``say``."""
 
     def tell(said: Said) -> None:
         say.write(msgspec.json.encode(said) + b"\n")
@@ -259,7 +260,7 @@ async def _judge_on(
 async def _judge_first_kernels(
     evaluator: LocalEvaluator, device: DeviceFact, problem: ProblemSpec, job: Job, tell: Callable[[Said], None]
 ) -> Outcome:
-    """Return the outcome of the first kernel that solves the problem, or else of the best one. Raises
+    """Return the outcome of the first kernel that solves the problem, or else of the best kernel. Raises
     EvaluationError.
     """
     language, playbook = LANGUAGE_OF_DEVICE[device.kind], Playbook()
@@ -364,7 +365,7 @@ class Benchmark:
             await self._all(names)
 
     async def _sample(self, names: list[str]) -> None:
-        """Judge the problems in ``names``, in order, until enough problems were readable."""
+        """Judge the problems in ``names``, in order, until the sample has enough readable problems."""
         wanted, start = self._options.full, 0
         while wanted > 0 and start < len(names):
             chosen = names[start : start + wanted]
@@ -426,7 +427,7 @@ class Benchmark:
         )
 
     async def _ask(self, name: str, process: JobProcess) -> tuple[Outcome, float]:
-        """Return the outcome, and the seconds of waiting for the device."""
+        """Return the outcome, and the seconds spent waiting for the device."""
         file = self._files[name]
         options = self._options
         job = Job(
@@ -506,7 +507,7 @@ class Benchmark:
 
 
 class JobProcess:
-    """A judging process, which starts with its first job and restarts whenever it has ended."""
+    """A judging process, which starts with its first job. It restarts for the next job after it has ended."""
 
     def __init__(self, scratch: Path, log: IO[bytes] | None) -> None:
         self._scratch, self._log = scratch, log
@@ -644,7 +645,7 @@ def _show_speedups(timed: Sequence[Outcome]) -> None:
 
 
 async def until_signal(benchmark: Benchmark) -> int | None:
-    """Run ``benchmark``; return the signal that ended it early."""
+    """Run ``benchmark``. Return the signal that ended it early, if any."""
     task = asyncio.ensure_future(benchmark.run())
     received: list[int] = []
 

@@ -3,8 +3,9 @@
     python benchmarks/evaluator.py [--language cpp|cu] [--kernels 20] [--inline 20] [--parallel N]
 
 The script judges distinct softmax kernels with the search's evaluator. The script then builds and checks the same
-sources with ``torch.utils.cpp_extension.load_inline``, with the same parallelism. "overhead" is the time of a verdict
-without the build and the runs of kernel and reference. Prints one table. The script needs an idle machine.
+sources with ``torch.utils.cpp_extension.load_inline`` and the same parallelism. "overhead" is the time of a verdict
+without the build and without the runs of the kernel and the reference. Prints one table. The script needs an idle
+machine.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ EAGER_ERRORS = 20
 SECONDS = 150.0
 """Time limit for one problem."""
 STEPS = 40
-"""Maximum number of reductions of one problem's sizes."""
+"""Maximum number of times to reduce one problem's sizes."""
 
 
 def shrunk(path: Path) -> ProblemSpec:
@@ -84,7 +84,7 @@ def _work(spec: ProblemSpec) -> float:
 
 
 def _kinds(spec: ProblemSpec) -> Counter[str]:
-    """Return the model's operators, to detect that a reduced size changes the problem."""
+    """Return the model's operators, to detect whether a reduced size changes the problem."""
     return Counter(node.op for node in spec.graph) if spec.graph is not None else Counter()
 
 
@@ -182,7 +182,7 @@ def check_one(path: Path) -> dict[str, Any]:
 
 
 def _expected(problem: Any, arguments: list[Any], dtype: Any) -> list[Any]:
-    """Return PyTorch's outputs in one precision, and then the buffers that the model writes."""
+    """Return PyTorch's outputs in one precision, followed by the buffers that the model writes."""
     import torch
 
     model = problem.model.to(dtype)
@@ -201,7 +201,7 @@ def _expected(problem: Any, arguments: list[Any], dtype: Any) -> list[Any]:
 
 
 def check(paths: list[Path], target: Path | None, workers: int) -> int:
-    """Check all problems, and print one line each and the totals. Return the number of wrong kernels."""
+    """Check all problems. Print one line for each problem, and the totals. Return the number of wrong kernels."""
     rows = {}
     with ThreadPoolExecutor(workers) as pool:
         for path, row in zip(paths, pool.map(_in_process, paths), strict=True):

@@ -3,10 +3,10 @@
     python benchmarks/forms.py [--device cuda|cpu] [--how load_inline|load_c|both] [--only NAME ...]
 
 The script judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
-``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``; with ``--how both``, both
-do. A runoff then times both kernels side by side. Prints one table. Exit status 1: the verdicts differ, or runoff times
-above 0.1 ms differ by more than 3%. The script needs an idle machine. ``--device cpu`` uses ``.cpp`` kernels and
-smaller sizes.
+``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``. With ``--how both``, the
+script alternates between the two. A runoff then times both kernels side by side. Prints one table. Exit status 1: the
+verdicts differ, or runoff times above 0.1 ms differ by more than 3%. The script needs an idle machine. ``--device cpu``
+uses ``.cpp`` kernels and smaller sizes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Case:
     """A problem and its kernel.
 
     ``sizes`` are the problem's sizes by device. ``body`` computes one of ``items`` items, with a whole thread block if
-    ``rows``.
+    ``rows`` is true.
     """
 
     name: str
@@ -420,7 +420,7 @@ async def judge(evaluator: LocalEvaluator, both: Pair) -> tuple[Verdict, Verdict
 
 
 async def race(evaluator: LocalEvaluator, both: Pair) -> float:
-    """Return the ``.py`` kernel's time / the C kernel's time, from a runoff."""
+    """Return the ratio of the ``.py`` kernel's time to the C kernel's time, from a runoff."""
     runoff = await evaluator.runoff(both.spec, {"c": (both.language, both.source), "py": ("py", both.module)})
     ratios = {row.variant: row.ratio for row in runoff}
     return ratios["py"] / ratios["c"]

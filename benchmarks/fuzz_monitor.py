@@ -186,7 +186,7 @@ def _plain(*texts: str) -> list[Strip]:
 
 
 def fault_of(strip: Strip) -> str | None:
-    """Return a character or sequence in a line that a terminal would interpret, or None."""
+    """Describe the first part of a line that a terminal would interpret. Return None if the line is safe."""
     for text, style, control in strip:
         if (found := unsafe_in(text)) is not None:
             return f"{found!r} in {text[:80]!r}"

@@ -7,13 +7,15 @@
     python benchmarks/headline.py all STATE --seed 0 --minutes 3.5 --seconds 570   # the four above, in this order
     python benchmarks/headline.py table STATE
 
-``STATE`` is a folder that holds all results. Copy ``STATE`` between calls and machines. Each step stores its
-results at once and skips stored results, so an interrupted call continues with the same command. With ``--seconds``, a
-step starts work only if its predicted time (PREDICTED_S) is left. A call of ten minutes has time for a search of 3.5
-minutes, its sizes and the first columns. The calls of the next seeds measure the other columns.
+``STATE`` is a folder that holds all results. Copy ``STATE`` between calls and machines. Each step stores its results
+immediately, and skips results that are already stored. To continue an interrupted call, repeat the same command. With
+``--seconds``, a step starts work only if the call has enough time left, as predicted by ``PREDICTED_S``. A call of ten
+minutes has time for a search of 3.5 minutes, its sizes and the first columns. The calls of the next seeds measure the
+other columns.
 
-- ``search`` writes the preset's config like ``kernel-tui init``, changes seed, minutes and tolerance, and runs the
-  search headless. The step keeps the session, ``show --json`` and the best kernels in ``STATE/TOLERANCE-SEED``.
+- ``search`` writes the preset's config as ``kernel-tui init`` does. It changes the seed, the minutes and the tolerance,
+  and runs the search headless. The step keeps the session, ``show --json`` and the best kernels in
+  ``STATE/TOLERANCE-SEED``.
 - ``sizes`` and ``columns`` use the judge's own code: the same buffers, cache flushes, repetitions and statistics.
   ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.
 - ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. This
@@ -110,7 +112,7 @@ SUFFIXES: dict[str, Language] = {"cuda": "cu", "cpp": "cpp", "python": "py", "tr
 RECORDING_CALLS = 3
 """Calls before the checked call: with CUDA graphs, torch.compile uses them to compile, warm up and record a graph."""
 TIMED_CALLS = 100
-"""KernelBench's timed calls per kernel, as in its scripts."""
+"""Number of timed calls per kernel, as in KernelBench's scripts."""
 
 
 class Clock:
@@ -163,7 +165,7 @@ def print_plan(minutes: float) -> None:
 
 
 def with_key(text: str, key: str, value: object, section: str = "") -> str:
-    """Return a TOML text with ``key`` set to ``value``, in its line or in a new line of ``section``."""
+    """Return a TOML text with ``key`` set to ``value``, in the key's line or in a new line of ``section``."""
     written = json.dumps(value)
     pattern = rf"^{key} = (\[[^\]]*\]|[^#\n]*?)(?=\s*(#|$))"
     changed, count = re.subn(pattern, f"{key} = {written}", text, count=1, flags=re.M)
@@ -176,7 +178,7 @@ def with_key(text: str, key: str, value: object, section: str = "") -> str:
 
 
 def session_of(run: Path) -> SessionPaths | None:
-    """Return the session of a run, or None before the search."""
+    """Return the session of a run. Return None before the search."""
     found = sorted((run / "sessions").glob("*/session.db"))
     return SessionPaths.at(found[0].parent) if found else None
 
@@ -398,7 +400,7 @@ def takes_tf32(spec: ProblemSpec) -> bool:
 
 
 def measure_column(column: str, settings: JudgeSettings) -> None:
-    """Time one baseline of the problem on standard input. Print one line of JSON."""
+    """Read a problem from standard input, and time one of its baselines. Print one line of JSON."""
     import torch
 
     from engine.evaluation.correctness import comparison
@@ -456,7 +458,7 @@ def baselines(state: Path, problem: str) -> dict[str, Any]:
 
 
 def table(state: Path) -> None:
-    """Print the Markdown of each tolerance, and of the other sizes."""
+    """Print the Markdown tables for each tolerance, and the table for the other sizes."""
     for tolerance in GOALS_MS:
         shown = [read_json(run / "show.json") for run in runs(state) if run.name.startswith(f"{tolerance}-")]
         if shown:

@@ -71,13 +71,13 @@ ALLOWED = re.compile(
 
 
 def hostile(rng: random.Random, *, lone: bool = False) -> str:
-    """Return a text of several hostile pieces. ``lone`` adds lone surrogates."""
+    """Return a text that consists of several hostile pieces. ``lone`` adds lone surrogates."""
     pieces = (*PIECES, *LONE) if lone else PIECES
     return "".join(rng.choices(pieces, k=rng.randrange(1, 12)))
 
 
 def unsafe_in(shown: str) -> str | None:
-    """Return a character that must not reach the screen, or None."""
+    """Return the first character that must not reach the screen. Return None if there is none."""
     found = UNSAFE.search(shown)
     return found.group() if found is not None else None
 
@@ -208,7 +208,7 @@ class HostileSearch:
 
 
 def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended: bool = False) -> SessionPaths:
-    """Write a session of ``texts``. Its directory ``name`` may be hostile too.
+    """Write a session of ``texts``. The directory's name, ``name``, may be hostile too.
 
     ``texts`` must not contain lone surrogates, since JSON has none.
     """

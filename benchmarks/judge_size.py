@@ -34,7 +34,7 @@ ENTRIES = (
 )
 """Modules that run as processes of the judge or build its libraries. A package includes its ``__main__``."""
 POLICY = "engine/evaluation/judge_policy.py"
-"""The file of ``JudgePolicy``, the place for constants. Constants in this file do not count."""
+"""The file of ``JudgePolicy``, which holds the judge's constants. Constants in this file do not count."""
 WITHIN = "engine"
 FOLDER = "engine/evaluation"
 """The script also prints the total size of this folder, including files that are never imported."""
@@ -112,7 +112,7 @@ def _is_enumeration(definition: ast.ClassDef) -> bool:
 
 
 def imported(root: Path, entries: Iterable[str]) -> set[Path]:
-    """Return the files in ``WITHIN`` that ``entries`` import, entries included. Raises ``FileNotFoundError``."""
+    """Return the files in ``WITHIN`` that ``entries`` import, including the entries. Raises ``FileNotFoundError``."""
     waiting: list[Path] = []
     for entry in entries:
         if not (files := list(_files(root, entry))) or _module_file(root, entry) is None:
@@ -162,7 +162,9 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _files(root: Path, module: str, importer: Path | None = None) -> Iterator[Path]:
-    """Return the files of ``module`` and its packages. The runner imports neighboring modules by bare names."""
+    """Yield the files of ``module`` and of the packages that contain it. The runner imports neighboring modules by bare
+    names.
+    """
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
         if (path := _module_file(root, ".".join(parts[:count]))) is not None:
@@ -178,7 +180,7 @@ def _module_file(root: Path, module: str) -> Path | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with 1 above this number of constants")
+    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with status 1 above N constants")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="the repository")
     arguments = parser.parse_args()
     root: Path = arguments.root.resolve()

@@ -2,11 +2,11 @@
 
     python benchmarks/kernelbench_agreement.py CHECKOUT [--trials 100] [--keep DIRECTORY]
 
-CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/KernelBench. The benchmark calls its
+CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/KernelBench. The benchmark calls KernelBench's
 ``eval_kernel_against_ref`` with defaults (5 correctness trials, CUDA events, cold cache) and
-``validate_kernel_static``.
-The kernels are the playbook's kernels for six problems, and corrupted copies. ``engine.export.kernelbench`` exports
-each kernel, and ``load_inline`` builds all exports in parallel. Then both evaluators judge the kernels.
+``validate_kernel_static``. The kernels are the playbook's kernels for six problems, and corrupted copies.
+``engine.export.kernelbench`` exports each kernel, and ``load_inline`` builds all exports in parallel. Then both
+evaluators judge the kernels.
 
 The script prints one table, which also shows our verdict by our own rules. Exit status 1: our verdict by KernelBench's
 rules differs from KernelBench's verdict, or a time above 0.1 ms differs by more than 5%. The script needs a GPU and
@@ -118,7 +118,7 @@ def right(problem: ProblemSpec, device: DeviceFact, count: int) -> list[str]:
 
 
 def spoiled(problem: ProblemSpec, source: str, spoil: str) -> str:
-    """Return ``source`` with a ``launch`` that corrupts the output afterwards."""
+    """Return ``source`` with a ``launch`` that runs the kernel and then corrupts its output."""
     declared = prototype(problem, "cu").removesuffix(";")
     names = [part.split()[-1].lstrip("*") for part in declared.split("(")[1].rstrip(")").split(",")]
     call = f"    const int code = inner_launch({', '.join(names)});"
@@ -167,7 +167,7 @@ def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> No
 
     class Absent(ModuleType):
         def __getattr__(self, name: str) -> Any:
-            """Return an attribute that does nothing."""
+            """Return a function that does nothing."""
             if name.startswith("__"):
                 raise AttributeError(name)
             return lambda *arguments, **named: None
@@ -176,7 +176,7 @@ def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> No
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = Absent(name)
     sys.path.insert(0, str(checkout / "src"))
-    import torch  # noqa: F401  (the long one; KernelBench's own asks for the GPU, and CUDA does not live through a fork)
+    import torch  # noqa: F401  (slow; KernelBench's own import asks for the GPU, and CUDA does not survive a fork)
 
     processes = multiprocessing.get_context("fork")
     for file in files:
@@ -298,7 +298,7 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
-    parser.add_argument("--trials", type=int, default=100, help="KernelBench's timed calls per kernel")
+    parser.add_argument("--trials", type=int, default=100, help="number of timed calls per kernel in KernelBench")
     parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
     parser.add_argument("--precision", default="fp32", help=argparse.SUPPRESS)
     parser.add_argument("--theirs", type=Path, nargs="+", help=argparse.SUPPRESS)

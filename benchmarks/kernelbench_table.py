@@ -3,12 +3,12 @@
     python benchmarks/kernelbench_table.py KERNELBENCH SESSIONS --minutes 9 --device cuda
 
 ``KERNELBENCH`` is the directory that contains ``level1``, and ``SESSIONS`` receives one session per level. The script
-stops cleanly before the end of ``--minutes``. The same command then continues, also on another host with the same GPU
-model, and with other paths of both directories. Exit code 0: the tables are complete. Exit code 75: run the script
-again.
+stops cleanly before the end of ``--minutes``. To continue, repeat the command, on this host or on another host with the
+same GPU model. The paths of both directories may change. Exit code 0: the tables are complete. Exit code 75: run the
+script again.
 
-With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, the minutes that some problems did not
-need go to other problems. With ``--level``, the exit code applies to this level, and each GPU of a host can search
+With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, other problems get the minutes that
+some problems did not need. With ``--level``, the exit code applies to this level, and each GPU of a host can search
 another level at the same time.
 """
 
@@ -35,10 +35,10 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""Minimum time to start a level, because its first problem must open."""
+"""Minimum time left to start a level, because its first problem must open."""
 AGAIN = 75
 POLL_S = 1.0
-"""Time between two looks at the running session, in seconds."""
+"""Polling interval of the running session, in seconds."""
 
 
 def main() -> int:
@@ -100,7 +100,9 @@ class FirstTurns:
 
 
 def run_until(command: list[str], until: float, is_done: Callable[[], bool]) -> int:
-    """Run ``command``. Interrupt it at ``until`` (monotonic), or when ``is_done``. Return the command's exit code."""
+    """Run ``command``. Interrupt it at ``until`` (monotonic), or when ``is_done()`` is true. Return the command's exit
+    code.
+    """
     child = subprocess.Popen(command, cwd=ROOT)
     try:
         while time.monotonic() < until and not is_done():

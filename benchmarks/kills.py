@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py [--kills 30] [--seed 0] [--directory DIR]
 
-Many times, the script kills the engine of a short search after a random delay of 0.5 to 6 s and resumes the search with
-``kernel-tui resume``. Then it lets the search finish. For every third engine, the delay counts from the start; for the
-others, from the first event about a kernel. If all delays counted from the start, most kills would hit the judge's
-start, which takes seconds.
+Many times, the script kills the engine of a short search after a random delay of 0.5 to 6 s. It resumes the search with
+``kernel-tui resume``, and finally lets the search finish. For about a third of the engines, the delay counts from the
+start; for the others, from the first event about a kernel. If all delays counted from the start, most kills would hit
+the judge's start, which takes seconds.
 
 After every kill, the script checks the session file, repeated work and leftover processes. Prints one table. Exit
 status 1: the search lost or changed an event, repeated work, or left a process.
@@ -89,10 +89,10 @@ class Kill:
 
 
 class Chain:
-    """A small search in ``directory`` that the real command starts, kills, resumes and finishes.
+    """A small search in ``directory``. The real command starts and resumes it, and the benchmark kills its engine.
 
-    ``tables`` is more text for the config. ``known`` contains the events read so far. Every later read must begin with
-    these events.
+    ``tables`` is additional text for the config. ``known`` contains the events read so far. Every later read must begin
+    with these events.
     """
 
     def __init__(self, directory: Path, *, rounds: int, ideas: int = 2, variants: int = 2, tables: str = "") -> None:
@@ -197,7 +197,7 @@ class Chain:
         self.command("resume", str(self.paths.directory), "--detach")
 
     def finish(self, rounds: int | None = None) -> tuple[SessionState, list[str]]:
-        """Resume and let the search finish, after ``rounds`` if given. Return the state and all faults."""
+        """Resume the search and let it finish, after ``rounds`` if given. Return the state and all faults."""
         options = [] if rounds is None else ["--rounds", str(rounds)]
         before = fold(self.known)
         if not fold(self.read()).finished:
@@ -229,7 +229,7 @@ def missing(before: Sequence[Recorded], after: Sequence[Recorded]) -> int:
 def done_twice(events: Iterable[Recorded]) -> list[str]:
     """Return a sentence for each piece of recorded work that a search repeated.
 
-    Judging a kernel again for a recorded reason does not count as a repetition.
+    The result excludes kernels that the engine judged again for a recorded reason.
     """
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()
@@ -284,7 +284,9 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
 
 
 def await_end(family: set[psutil.Process], engine: Holder, paths: SessionPaths) -> tuple[list[psutil.Process], float]:
-    """Return a dead engine's processes that are still running after ``ORPHAN_S``, and when the last one ended."""
+    """Return a dead engine's processes that are still running after ``ORPHAN_S``, and the seconds until the last one
+    ended.
+    """
     began = time.monotonic()
     while left := living(family | belonging(engine, paths)):
         if time.monotonic() - began > ORPHAN_S:

@@ -6,15 +6,15 @@ A model server in a separate process streams its answer to each call after 200 m
 uses: concurrency limit, budgets, journal on disk (two events and a blob per call), streamed text for the monitor, and
 the SDK.
 
-"burst": 64 calls start at the same moment, once. The ideal is the server's response time. The concurrency limiter
-starts the calls 2 ms apart, so that their replies do not coincide. "sustained": as in a search, 64 calls are in flight
-and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The first calls, which import the
-SDK and open connections, do not count.
+"burst": the script requests 64 calls at the same moment, once. The ideal is the server's response time. The concurrency
+limiter starts the calls 2 ms apart, so that their replies do not coincide. "sustained": as in a search, 64 calls are in
+flight and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The first calls, which
+import the SDK and open connections, do not count.
 
 "alone": the same calls use only the SDK, without our code. "no SDK": a client sends prepared bytes over a socket, which
 shows the cost of the server and the machine. The contenders take turns in each repeat, and ratios are medians over the
-repeats. "waited": seconds in which the sustained event loop was ready to run while other programs used the cores. On an
-idle machine, the wall time would be shorter by about these seconds.
+repeats. "waited": seconds in which the event loop of the sustained calls was ready to run while other programs used the
+cores. On an idle machine, the wall time would be shorter by about these seconds.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def waited_s() -> float:
 
 
 def ours(provider: str) -> Contender:
-    """Make calls like a search."""
+    """Make calls as a search does."""
 
     @contextlib.asynccontextmanager
     async def contender(address: str, concurrency: int) -> AsyncIterator[Ask]:

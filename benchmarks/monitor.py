@@ -4,7 +4,7 @@ Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,charts,stream,op
 
 busy     a session of 5,000 kernels and 50 events/s, with the tree by round and by lineage: share of a core, bytes sent
          to the terminal, and time from a key press to the first painted byte
-charts   the same session with the charts on the screen, at the three sizes
+charts   the same session with the charts on the screen, at three terminal sizes
 stream   the same session, with four model replies streaming into the Calls tab
 open     a session of 20,000 kernels and over 160,000 events, including model calls and requests: time from the command
          to the tree on the screen
@@ -159,7 +159,7 @@ def stream(directory: Path, seconds: float) -> list[Figure]:
 
 @contextlib.contextmanager
 def _writing(paths: SessionPaths) -> Iterator[None]:
-    """Keep four calls for ``softmax`` in flight, whose replies grow by 2,000 characters per second."""
+    """Keep four calls for ``softmax`` in flight. Each reply grows by 2,000 characters per second."""
     writer, partials, over = EventWriter(paths), Partials(paths.directory), threading.Event()
     sites = [CallSite("softmax", 0, "ideas", "", number) for number in range(4)]
     prompt = writer.put_blob(Prompt("ideas", "", "").encode())

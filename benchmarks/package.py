@@ -3,13 +3,13 @@ operators.
 
     python benchmarks/package.py SESSION PROBLEM... [--calls 60] [--folder FOLDER]
 
-Prints one table. The script exits with 1 if a check fails, and needs an idle machine with the session's device.
+Prints one table. The script exits with 1 if a check fails. It needs an idle machine with the session's device.
 
 - The checks run in a process that sees torch and the installed package, but not kernel-tui: PyTorch's ``opcheck``,
   ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
-- The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. On the same
-  inputs, the process calls the library's function with existing buffers as the judge does, the operator and eager, in
-  random order. A warm-up call precedes each timed call.
+- The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. In random
+  order and on the same inputs, the process calls eager, the operator, and the library's function. It calls the
+  library's function with existing buffers, as the judge does. A warm-up call precedes each timed call.
 - "host" is the time that an operator's call takes on the processor, while the GPU is busy with earlier calls.
 
 Ratios are medians of the rounds' ratios with their 95% intervals, except for the ratio to the verdict.
@@ -50,9 +50,11 @@ PACKAGE = "kernel_tui_winners"
 WARM_UP = 3
 """Untimed rounds before the timed rounds."""
 QUEUED = 20
-"""Calls in a row that measure the time on the processor. A GPU's queue holds many more calls."""
+"""Number of consecutive calls that measure the time on the processor. A GPU's queue holds many more calls."""
 CLOSE = 1e-2
-"""Allowed relative difference between operator and direct call. Kernels with atomics change the order of summation."""
+"""Allowed relative difference between the operator and a direct call. Kernels with atomics change the order of
+summation.
+"""
 
 CHECK = """
 import contextlib, importlib, importlib.util, json, sys
@@ -228,7 +230,7 @@ def time_here() -> None:
 
 
 def time_operator(operator: Any, problem: ProblemSpec, device: Any, trials: int, calls: int) -> dict[str, Any]:
-    """Call the library, the operator and eager in turn on the judge's buffers."""
+    """Time the library, the operator and eager on the judge's buffers, in random order."""
     import torch
 
     from engine.evaluation.correctness import comparison
@@ -259,7 +261,7 @@ def time_operator(operator: Any, problem: ProblemSpec, device: Any, trials: int,
     }
     ways["direct"](0)
     different = comparison.compare([made] if len(slots[0].outputs) == 1 else list(made), slots[0].outputs, CLOSE)
-    assert different.problem is None, f"operator and library differ: {different.problem}"
+    assert different.problem is None, f"the operator and the library differ: {different.problem}"
     del made
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(-WARM_UP, calls):
@@ -281,7 +283,7 @@ def time_operator(operator: Any, problem: ProblemSpec, device: Any, trials: int,
 
 
 def host_us(device: Any, call: Callable[[], object]) -> float | None:
-    """Return the processor's microseconds per call while the GPU is busy, or None on a CPU."""
+    """Return the host's microseconds per call while the GPU is busy; None on a CPU."""
     if not device.cuda:
         return None
     device.synchronize()
@@ -327,7 +329,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=60, help="timed calls of each function")
     parser.add_argument("--backend", default="inductor", help="torch.compile's backend")
     parser.add_argument("--check-seconds", type=float, default=300.0, help="time limit for the checks, which compile")
-    parser.add_argument("--folder", type=Path, help="folder for wheel and installation; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for the wheel and its installation (default: temporary)")
     if sys.argv[1:] == ["--time"]:
         time_here()
         return

@@ -27,7 +27,7 @@ CLI = (
 INSTALLED = "import sys; from kernel_tui.command import main; sys.argv[0] = 'kernel-tui'; main()"
 
 LEAVE_S = 10.0
-"""Time limit for the program to exit, before the benchmark kills it."""
+"""Seconds that the program has to exit before the benchmark kills it."""
 
 
 class Terminal:
@@ -35,7 +35,7 @@ class Terminal:
 
     ``settings`` is the directory of the monitor's settings. ``extra`` is Python code to run before the program.
     ``inside`` is a command that starts the program, such as ``tmux new``. ``python`` is the interpreter of an
-    installation, which then starts the program instead of this checkout.
+    installation to start instead of this checkout.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Terminal:
         self.seen = b""
         """The last MiB of output."""
         self.record: bytearray | None = None
-        """A list or buffer that receives all output, or None."""
+        """A buffer that receives all output, if set."""
 
     def read_for(self, seconds: float, until: Callable[[bytes], bool] | None = None) -> float | None:
-        """Read output. Return the seconds until ``until`` was true, or None if it never was."""
+        """Read output. Return the seconds until ``until`` was true; None if it never was."""
         begun = time.monotonic()
         while (left := begun + seconds - time.monotonic()) > 0:
             ready, _, _ = select.select([self.master], [], [], left)
@@ -121,7 +121,7 @@ class Terminal:
         return float(times.user + times.system)
 
     def close(self) -> None:
-        """Quit with the key q, then kill any remaining processes."""
+        """Press q, then kill the process if it is still running."""
         with contextlib.suppress(OSError):
             self.type("q")
             deadline = time.monotonic() + LEAVE_S
@@ -136,7 +136,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def attached(directory: Path, *, extra: str = "", size: tuple[int, int] = (120, 40)) -> Iterator[Terminal]:
-    """Return a monitor of the session in ``directory``. The monitor's settings are in the same directory."""
+    """Yield a monitor of the session in ``directory``. The monitor's settings are in the same directory."""
     terminal = Terminal(["attach", str(directory)], directory / "settings", extra=extra, size=size)
     try:
         yield terminal

@@ -39,8 +39,7 @@ from tests.engine.proposers.playbook.wandering import known, ladder  # noqa: E40
 
 def usual(problem: ProblemSpec, language: Language, device: DeviceFact) -> str:
     """Return the default kernel. On a CPU, this is the playbook's kernel with all transformations, which is as fast as
-    eager. Disturbances would affect
-        a 6 times slower kernel differently, because such a kernel has another bottleneck.
+    eager. A kernel that is 6 times slower has another bottleneck, so disturbances would affect it differently.
     """
     if language == "cu":
         return sources(language, 1)[0]

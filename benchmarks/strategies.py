@@ -81,9 +81,9 @@ COMPILERS = {
 CALLS = 15
 """Timed calls per kernel, after three untimed calls."""
 FLUSH_BYTES = {"cuda": 256 << 20, "cpu": 96 << 20}
-"""Bytes to write before each call, so that the caches hold none of its data."""
+"""Bytes to write before each call, so that the caches hold none of the call's data."""
 LIMIT = 1e-2
-"""Largest relative error of a correct kernel, as under tolerance crfm."""
+"""Largest relative error of a correct kernel, as under tolerance "crfm"."""
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
 TIED = 1.01
@@ -91,14 +91,15 @@ TIED = 1.01
 EMPTY_ROUNDS = 5
 """A search ends after this many rounds in a row without a recorded kernel."""
 HANG_S = 60.0
-"""A kernel counts as hung after this many seconds without a time. The first time also waits for the float64
-reference."""
+"""A kernel counts as hung after this many seconds without a time. For the first kernel of a process, the limit also
+covers the float64 reference.
+"""
 CHILD = (sys.executable, __file__, "child")
 SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
-"""Return the time of a problem's kernel in ms, or None if the kernel is wrong. Raises KeyError if the kernel is
+"""Return the time of a problem's kernel in ms; None if the kernel is wrong. Raises KeyError if the kernel is
 unknown."""
 
 
@@ -346,7 +347,7 @@ class Bench:
 
 
 def read_tables(folder: Path, device: DeviceFact, versions: str) -> dict[str, Table]:
-    """Return the tables in ``folder``, with an empty table for each other problem."""
+    """Return the tables in ``folder``, and an empty table for each problem without a table there."""
     tables = {}
     for name, file in PROBLEMS[device.kind].items():
         path = folder / f"{name}.json.gz"

@@ -63,7 +63,7 @@ class Calls:
         )
 
     def useless(self, problem: str, round_number: int, idea: str, number: int) -> Iterator[AnyEvent]:
-        """Sometimes yield a call for a kernel with a useless reply."""
+        """Sometimes yield a kernel call with a useless reply."""
         if self._rng.random() > 0.01:
             return
         yield from self.call(problem, round_number, "kernel", idea, number)

@@ -65,7 +65,7 @@ HEADLINE = (
     "flash_attention_fp16",
 )  # fmt: skip
 TF32_LIMIT = 2e-3
-"""Maximum relative error if operands are rounded to TF32."""
+"""Maximum relative error if a kernel rounds its operands to TF32."""
 
 FAST = {"width": 4, "math": "fast", "read": "stream", "store": "stream"}
 ROWS = {**FAST, "merge": "shuffle", "fused": True}

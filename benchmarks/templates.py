@@ -177,13 +177,13 @@ def compile_all(folder: Path, only: str, archs: tuple[str, ...] = ("sm_80", "sm_
 
 
 def _for_arch(folder: Path, file: str, arch: str) -> bool:
-    """Return whether ``arch`` supports the kernel, because clusters and bulk copies need Hopper."""
+    """Return whether ``arch`` supports the kernel. Clusters and bulk copies need Hopper."""
     text = (folder / file).read_text()
     return arch == "sm_90a" or not ("cluster" in text or "cp.async.bulk" in text)
 
 
 def _build(folder: Path, build: Path, problem: dict[str, Any], kernel: dict[str, str]) -> str | None:
-    """Return the registers and spills that ptxas reports. Print the log of a failed build, and return None."""
+    """Return the registers and spills that ptxas reports. If the build fails, print its log and return None."""
     target = build / (kernel["file"] + ".so")
     command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
     command += ["-gencode", "arch=compute_90a,code=sm_90a", "-include", str(folder / problem["header"])]
@@ -241,7 +241,7 @@ def _pump(stream: Any, lines: queue.Queue[str]) -> None:
 
 
 def child(folder: Path) -> None:
-    """Check and time a problem's kernels, given as JSON on standard input. Print a JSON line for each."""
+    """Check and time a problem's kernels, given as JSON on standard input. Print a JSON line for each kernel."""
     import torch
 
     problem = json.load(sys.stdin)
@@ -312,7 +312,7 @@ def child(folder: Path) -> None:
                 result["ms"] = timed(lambda library=library, pointers=pointers: library.launch(*pointers))
                 result["late_error"] = relative_error(outputs, wanted)
                 if len(set(errors)) > 1:
-                    result["fault"] = f"error moves between runs: {errors}"
+                    result["fault"] = f"error varies between runs: {errors}"
             print(json.dumps(result), flush=True)
 
 

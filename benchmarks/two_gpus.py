@@ -1,12 +1,12 @@
-"""Compare two GPUs of one machine with one: as two workers of a cluster, as local devices, and in a search.
+"""Compare two GPUs of one machine with one GPU: as workers of a cluster, as local devices, and in a search.
 
     python benchmarks/two_gpus.py all STATE                # eight minutes at most; all parts in order of importance
     python benchmarks/two_gpus.py all STATE --device cpu   # rehearse the script: a worker has a core instead of a GPU
     python benchmarks/two_gpus.py all STATE --parts prepare local1 search1   # on a machine with one GPU
     python benchmarks/two_gpus.py table STATE              # print the table again
 
-- ``prepare`` draws distinct playbook kernels of two problems (PROBLEMS), always the same ones, and builds them into a
-  build cache in ``STATE``. The build cache is the first difference to a search: later parts build nothing.
+- ``prepare`` draws distinct playbook kernels of two problems (``PROBLEMS``), the same ones in every run. It builds them
+  into a build cache in ``STATE``, so later parts build nothing, unlike a search.
 - ``workers1`` and ``workers2`` judge these kernels through the transport of a cluster, with mutual TLS: ``kernel-tui
   cluster scheduler``, and one ``kernel-tui worker`` for each GPU.
 - ``local1`` and ``local2`` judge them with the evaluator of a search on this machine, on one GPU and on both.
@@ -19,14 +19,14 @@
 
 Before the clock starts, each judge opens both problems. A part then judges with a few evaluations in flight per GPU,
 and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the kernels that the part for one GPU judged.
-The rate counts all verdicts and the time from the first request to the last verdict, so it includes the end, when one
-GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. Kernel times and statuses are
-compared kernel by kernel with those of ``local1``, or of ``workers1`` if ``local1`` did not run. The rows for each GPU
-separate a difference between two GPUs from a difference between two transports.
+The rate is the number of verdicts divided by the time from the first request to the last verdict. This time includes
+the end, when one GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. The table
+compares kernel times and statuses, kernel by kernel, with those of ``local1``, or of ``workers1`` if ``local1`` did not
+run. The rows for each GPU separate a difference between two GPUs from a difference between two transports.
 
-Each part is a process with its own time limit (LIMITS_S), and stores its result at once. A part that hangs or fails
-costs only itself; the table shows what happened to it. A second call skips stored parts, so the same command continues
-after an interruption. No part needs an installed ``kernel-tui``.
+Each part is a process with its own time limit (LIMITS_S), and stores its result immediately. A part that hangs or fails
+does not affect the others; the table shows what happened to it. A second call skips stored parts, so the same command
+continues after an interruption. No part needs an installed ``kernel-tui``.
 """
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ EXPECTED_S = {
     "clustered1": 85.0,
     "clustered2": 85.0,
 }
-"""Expected seconds on an H100 with 32 cores. A part starts only if this time is left of ``--seconds``."""
+"""Expected seconds on an H100 with 32 cores. A part starts only if this much of ``--seconds`` is left."""
 IN_FLIGHT = 4
-"""Evaluations in flight per GPU: one that judges, and others that are ready when it ends."""
+"""Evaluations in flight per GPU: one on the GPU, and others that are ready when it ends."""
 WARM_TRIES = 6
-"""Most attempts to open a problem on every GPU."""
+"""Maximum number of attempts to open a problem on every GPU."""
 NEEDED_WORKERS, NEEDED_LOCAL = 1.85, 1.9
-"""Verdicts of two GPUs as a multiple of those of one, at least."""
+"""Minimum ratio of the verdict rate of two GPUs to that of one GPU."""
 NEEDED_EXTRA_MS = 20.0
-"""Median extra time of a worker's evaluation, at most."""
+"""Maximum median extra time of a worker's evaluation."""
 NEEDED_RATIO = 0.02
-"""Largest deviation of the median ratio of kernel times from 1."""
+"""Maximum deviation of the median ratio of kernel times from 1."""
 JUDGING = ("start", "check", "timing", "kernelbench", "repeats")
 """Stages of a verdict that occupy the GPU."""
 
@@ -140,7 +140,7 @@ class Prepared(Struct):
 
 class Judged(Struct):
     """One kernel's result. ``device``: the GPU's id, or "" if unknown. ``judged_s``: seconds on the GPU, which
-    ``stages`` divides.
+    ``stages`` breaks down.
     """
 
     status: str
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=480.0, help="time limit of all parts together")
     parser.add_argument("--judge-seconds", type=float, default=40.0, help="judging time of the parts for one GPU")
-    parser.add_argument("--kernels", type=int, default=60, help="kernels of each problem, at most")
+    parser.add_argument("--kernels", type=int, default=60, help="maximum number of kernels of each problem")
     parser.add_argument("--minutes", type=float, default=1.0, help="time budget of each search")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="the parts of all")
     arguments = parser.parse_args()
@@ -200,10 +200,10 @@ def main() -> int:
 
 
 def why_not_two() -> str:
-    """Return why this machine cannot compare two GPUs, or ""."""
+    """Return the reason why this machine cannot compare two GPUs; "" if it can."""
     gpus = [device for device in discover() if device.kind == "cuda"]
     if len(gpus) < 2:
-        return f"this needs two NVIDIA GPUs, but this process sees {len(gpus)}; check nvidia-smi -L"
+        return f"the comparison needs two NVIDIA GPUs, but this process sees {len(gpus)}; check nvidia-smi -L"
     if gpus[0].name != gpus[1].name:
         return f"the GPUs differ ({gpus[0].name}, {gpus[1].name}); set CUDA_VISIBLE_DEVICES to two of one model"
     return ""
@@ -384,7 +384,7 @@ async def through_workers(prepared: Prepared, count: int, limit_s: float, keep: 
 
 @contextlib.contextmanager
 def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.Popen[str]]]]:
-    """Start a scheduler and ``count`` workers on this machine. Yield address, certificates and workers."""
+    """Start a scheduler and ``count`` workers on this machine. Yield the address, the certificates and the workers."""
     from benchmarks import cluster
     from engine.cluster.certificates import create
 
@@ -412,7 +412,9 @@ def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.
 
 @contextlib.contextmanager
 def own_core(number: int, scratch: Path) -> Iterator[None]:
-    """Rehearse a GPU: processes that start in the block use one core, and have lock files of their own."""
+    """Let one core stand in for a GPU: processes that start in the block use this core, and have lock files of their
+    own.
+    """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
     os.environ["TMPDIR"] = str(scratch / f"core{number}")
@@ -663,7 +665,7 @@ def clean(text: str) -> str:
 
 
 def versions() -> str:
-    """Return the versions of Python, torch and nvcc, without an import of torch."""
+    """Return the versions of Python, torch and nvcc, without importing torch."""
     from importlib import metadata
 
     found = [f"Python {platform.python_version()}"]

@@ -75,7 +75,7 @@ class _Call:
 def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
     """Compile ``source`` for this machine's processor ("cpp") or GPU ("cuda" or "cu"), and load the library.
 
-    Builds are cached by content.
+    A cache stores builds by content.
 
     Each definition ``extern "C" TYPE NAME(...) {`` becomes a function of the library. An ``int`` result is a status:
     the call raises ``RuntimeError`` if it is not 0.

@@ -1,4 +1,4 @@
-"""Import this program's ``engine`` in a user's process, whose own packages may have the same name."""
+"""Import this program's ``engine`` in a user's process, where the user's packages may have the same name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def own_packages() -> Iterator[None]:
 
 
 def _taken() -> dict[str, ModuleType]:
-    """Remove the modules named ``engine`` from Python's table, and return them."""
+    """Remove the modules named ``engine`` from ``sys.modules``, and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] == "engine"]
     return {name: sys.modules.pop(name) for name in names}
 

@@ -1,4 +1,4 @@
-"""Judge on other hosts, over dask.distributed.
+"""Judge kernels on other hosts, through dask.distributed.
 
 The engine sends each kernel as source, and the judging host builds the kernel. Requests of the search enter
 (:class:`~engine.evaluation.evaluator.Evaluator`); verdicts with their host and device leave.

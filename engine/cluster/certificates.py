@@ -51,7 +51,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
         The files written.
 
     Raises:
-        CertificateError: A file cannot be read or written, or the package cryptography is missing.
+        CertificateError: A file cannot be read or written, or the cryptography package is missing.
     """
     x509, hashes, ec, _ = _cryptography()
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Clocks of hosts differ slightly.
@@ -93,7 +93,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
 
 def security(directory: Path, role: Role) -> Any:
-    """Return Dask's ``Security`` for a role: mutual TLS from version 1.3, no plain TCP.
+    """Return Dask's ``Security`` for a role: mutual TLS 1.3 or later, no plain TCP.
 
     Raises ``CertificateError`` if :func:`faults` finds a fault.
     """
@@ -180,7 +180,7 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise CertificateError(
-            "certificates need the package cryptography. Install it: pip install 'kernel-tui[cluster]' (from a "
+            "certificates need the cryptography package. Install it: pip install 'kernel-tui[cluster]' (from a "
             "checkout: '.[cluster]')"
         ) from None
     return x509, hashes, ec, serialization

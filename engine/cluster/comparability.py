@@ -20,7 +20,7 @@ from engine.session.records.verdict import Verdict
 
 SLOWER = {"cpu": 1.5, "cuda": 1.15}
 """A host is slow if it takes this many times as long for a problem's reference as the fastest other host. GPUs of one
-model differ by some percent, and processors share caches and power with other programs.
+model differ by a few percent, and processors share caches and power with other programs.
 """
 AGAIN_S = 60.0
 """Seconds after which a slow device gets a new kernel."""
@@ -76,7 +76,7 @@ class Comparability:
         return fact.id in self._slow or bool(self.unlike(fact))
 
     def keeps_pace(self, problem: str, device_id: str) -> bool:
-        """Whether a device has run a problem's reference as fast as other devices. Otherwise, it may be slow."""
+        """Whether a device has run a problem's reference as fast as other devices have. Otherwise, it may be slow."""
         times = self._references.get(problem, {})
         return device_id not in self._slow and device_id in times and len(times) > 1
 
@@ -122,7 +122,7 @@ class Comparability:
         return bool(times) and max(times) > self._most() * min(times)
 
     def marked(self, problem: str, verdict: Verdict) -> Verdict:
-        """Mark a verdict if its host is slow, because its reference took too long. Otherwise, return the verdict
+        """Mark a verdict if its host is slow, as shown by the time of the reference. Otherwise, return the verdict
         unchanged.
         """
         if verdict.reference is None or verdict.slow_host is not None:

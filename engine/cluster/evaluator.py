@@ -36,7 +36,7 @@ from engine.session.records.verdict import Baseline, BuildReport, Stage, Standin
 START_S = 120.0
 """Maximum wait for the first worker, in seconds."""
 SETTLE_S = 1.5
-"""Wait for further workers after the first, in seconds. The engine then chooses the model of device."""
+"""Time to wait for further workers after the first, in seconds. The engine then chooses the device model."""
 MOST_TRIES = 4
 """Maximum number of hosts that try a kernel, if the hosts are at fault."""
 UNSTARTED_S = 20.0
@@ -44,15 +44,15 @@ UNSTARTED_S = 20.0
 UNREPORTED_S = 1.0
 """Seconds after the end of a Dask task at which a worker without a report counts as dead."""
 MOST_SENT = 2
-"""Maximum number of kernels at a device's host, without builds: one is judged, and one waits."""
+"""Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
-"""Time limit of a task in seconds, without waits for the device. Judges have shorter limits."""
+"""Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
 """A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
 device then takes over.
 """
 OPENING = 1.5
-"""Work of opening a problem on a device, in verdicts."""
+"""Work to open a problem on a device, in units of one verdict's work."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -70,8 +70,8 @@ class Doubted(DeviceLost):
 class _Attempt:
     """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
 
-    ``ran_s``: seconds of work on the task, without waits for the device. ``idle_s``: seconds during which the worker
-    ran nothing. ``ended_s``: seconds since Dask ended the task.
+    ``ran_s``: seconds of work on the task, not counting waits for the device. ``idle_s``: seconds during which the
+    worker ran nothing. ``ended_s``: seconds since Dask ended the task.
     """
 
     def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:
@@ -139,7 +139,7 @@ class _Job:
             self.tell(stage)
 
     def queued_s(self, build: BuildReport) -> float:
-        """Return the seconds from the start of the job to the start of the evaluation, without the build."""
+        """Return the seconds from the start of the job to the start of the evaluation, not counting the build."""
         return max(0.0, self.begun - self.queued - build.seconds)
 
     def wait_again(self) -> None:
@@ -224,8 +224,8 @@ class ClusterEvaluator:
         self._counter = 0
         self._changed = asyncio.Condition()
         self._claims: list[list[Device]] = []
-        """For each task that waits for any of several devices: these devices. Kernels leave these devices to the task,
-        because openings and runoffs hold up whole problems.
+        """For each task that waits for any of several devices: the devices that could run it. Kernels leave these
+        devices to the task, because openings and runoffs hold up whole problems.
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
@@ -503,7 +503,7 @@ class ClusterEvaluator:
         return device.fact
 
     async def _assign(self, problem: str, avoid: Sequence[Device] = ()) -> Device:
-        """Wait for a device and choose the one with the least work, preferably with the problem open. Devices in
+        """Wait for a device and choose the one with the least work, preferably one with the problem open. Devices in
         ``avoid`` are the last choice.
         """
         async with self._changed:
@@ -515,7 +515,7 @@ class ClusterEvaluator:
             return device
 
     def _cost(self, device: Device, problem: str) -> tuple[float, bool]:
-        """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
+        """Return a sort key for devices, by how soon each would finish a new kernel of ``problem``."""
         opening = OPENING if problem not in device.kept else 0.0
         work = (device.assigned + bool(device.sent) + 1 + opening) * self._comparability.pace(device.id)
         return work, self._comparability.is_odd(device.fact)
@@ -579,7 +579,8 @@ class ClusterEvaluator:
         """Return whether a kernel may go to the device's host now.
 
         One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
-        and the next order travel. A kernel with the machine code of the judged kernel waits here for that verdict.
+        and the next order travel. The engine holds back a kernel with the machine code of the judged kernel until that
+        verdict.
         """
         if self._is_claimed(device):
             return False
@@ -629,8 +630,8 @@ class ClusterEvaluator:
     ) -> AsyncIterator[_Turn]:
         """Occupy a free device: ``wanted``, otherwise ``home`` if available, otherwise a device with the problem open.
 
-        ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice. With
-        ``comparable``, so are slow devices and devices with unusual software.
+        ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice.
+        ``comparable`` makes slow devices and devices with unusual software a last choice, too.
         """
         claim: list[Device] = []
         async with self._changed:
@@ -793,7 +794,9 @@ class ClusterEvaluator:
             for attempt in self._attempts.values():
                 attempt.lose(f"{self._address}: {trouble}")
             for device in list(self._roster.devices.values()):
-                self._roster.left(device.id, f"{device.host}: the engine lost the scheduler {self._address}")
+                self._roster.left(
+                    device.id, f"{device.host}: the engine lost its connection to the scheduler {self._address}"
+                )
         else:
             if self._down is not None:
                 self._say(f"{self._address}: connected", False)

@@ -26,7 +26,7 @@ class Link:
 
     - ``on_beat``, ``on_leaving``: called for each heartbeat of a worker, and when it leaves
     - ``on_strange_beat``: called for each heartbeat that this release cannot read
-    - ``on_report``: called for each report on the engine ``engine``'s attempts
+    - ``on_report``: called for each report on an attempt of the engine ``engine``
     - ``on_state``: called with "" when the link is up, and with the reason when it is down
     """
 
@@ -61,7 +61,7 @@ class Link:
         await self._drop()
 
     def submit(self, order: m.Order, address: str, resource: str | None) -> Any:
-        """Send an order to a worker, at once. Returns a Dask future. To cancel the order, release the future.
+        """Send an order to a worker immediately. Returns a Dask future. To cancel the order, release the future.
 
         Dask must not move or retry the task, because the engine chooses devices and retries. Raises ``ConnectionError``
         while the link is down.

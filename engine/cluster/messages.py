@@ -172,7 +172,7 @@ class WaitEnded(Struct, frozen=True, tag="wait_ended"):
 
 
 class Alive(Struct, frozen=True, tag="alive"):
-    """Sign of life from a judging process."""
+    """A heartbeat from a judging process."""
 
 
 class Measured(Struct, frozen=True, tag="measured"):
@@ -207,7 +207,8 @@ class Done(Struct, frozen=True, tag="done"):
 class Failed(Struct, frozen=True, tag="failed"):
     """The work failed. ``reason``: one sentence. ``variant``: the kernel that failed in a runoff.
 
-    ``host``: whether the host is at fault (no compiler, a full disk, a killed process), so that another may succeed.
+    ``host``: whether the host is at fault (no compiler, a full disk, a killed process), so that another host may
+    succeed.
     """
 
     reason: str
@@ -250,7 +251,7 @@ class Beat(Struct, frozen=True, tag="beat"):
 
 
 class AnyBeatDevice(Struct, frozen=True):
-    """The fields of a device that every release sends."""
+    """The device fields that every release sends."""
 
     id: str = ""
     host: str = ""

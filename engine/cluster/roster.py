@@ -29,10 +29,10 @@ MOST_FAULTS = 2
 class Device:
     """A device of another host.
 
-    ``assigned``: number of kernels for this device. ``sent``: the tasks at the device's host, without builds: the
-    running task and perhaps a kernel that waits behind it. For a kernel, the list has the digest of its machine code or
-    "", and for other tasks None. ``waiting``: whether a process outside the search occupies the device, so that the
-    tasks wait. ``building``: number of builds in progress. ``kept``: problems that the device has open. ``faults``:
+    ``assigned``: number of kernels for this device. ``sent``: the tasks at the device's host, not counting builds: the
+    running task and perhaps a kernel that waits behind it. For a kernel, the list contains the digest of its machine
+    code or ""; for any other task, None. ``waiting``: whether a process outside the search occupies the device, so that
+    the tasks wait. ``building``: number of builds in progress. ``kept``: problems that the device has open. ``faults``:
     failures in a row that the host caused. ``measured``: whether the device's judge knows its peaks. ``presence``: the
     task that keeps the engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder.
     ``judge_line``: the kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets
@@ -96,7 +96,7 @@ class Roster:
         self.devices: dict[str, Device] = {}
         self._refused: dict[str, str] = {}
         self._losses: dict[str, int] = {}
-        """Number of losses of each device since its last verdict, by id. A host that comes and goes finishes
+        """Number of losses of each device since its last verdict, by id. A host that keeps joining and leaving finishes
         nothing.
         """
         self._join_command = join_command
@@ -127,12 +127,12 @@ class Roster:
             self._admit(device)
 
     def hear_strange(self, beat: m.AnyBeat) -> None:
-        """Record a heartbeat that this release cannot read, from a worker of another release."""
+        """Record an unreadable heartbeat from a worker of another release."""
         host = beat.device.host or "a host"
         self._refuse(beat.device.id or host, self._of_another_version(host, beat.version))
 
     def settle(self) -> None:
-        """Choose the model of device, if none is set, and admit the devices that joined so far.
+        """Choose the device model, if none is set, and admit the devices that have joined so far.
 
         The model is the most frequent one among devices that could judge. If no device could judge, report the reasons.
         """
@@ -225,7 +225,7 @@ class Roster:
             self._on_leave(device, why)
 
     def _refusal(self, beat: m.Beat) -> str:
-        """Return why a device may not judge, with the remedy; "" if it may."""
+        """Return the reason why a device may not judge, and the remedy; "" if it may judge."""
         host, fact = beat.device.host, beat.device
         if beat.version != m.version():
             return self._of_another_version(host, beat.version)
@@ -249,7 +249,7 @@ class Roster:
         return ""
 
     def _of_another_version(self, host: str, theirs: str) -> str:
-        """Return why a worker with the version ``theirs`` may not judge, with both versions and what to type."""
+        """Return the message that refuses a worker of version ``theirs``: both versions, and what to type."""
         release, _, _ = theirs.partition(" ")
         install = f"pip install 'kernel-tui[cluster]=={__version__}'"
         if release == __version__:  # Two checkouts, or local changes.

@@ -1,8 +1,8 @@
 """Start a cluster for one session over SSH: a scheduler on this machine, and a worker on each host.
 
 The engine creates certificates for the session and sends them over SSH. The hosts delete them when the workers end. The
-hosts need kernel-tui and a compiler, but no preparation. If the engine dies, its SSH connections close, and the workers
-end.
+hosts need kernel-tui and a compiler, but no further preparation. If the engine dies, its SSH connections close, and the
+workers end.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ trap 'kill $worker $watch $reader 2>/dev/null; wait $worker; rm -rf "$d"' EXIT
 wait $reader
 exit 0
 """
-"""Shell script that runs a worker on a host. The first line of standard input contains the certificates. The end of the
-input ends the worker, and the worker's end ends the script. A shell runs its traps during ``wait``, but not while a
-command runs in the foreground.
+"""Shell script that runs a worker on a host. The first line of standard input contains the certificates. When standard
+input closes, the script ends the worker. If the worker ends, the script ends too. A shell runs its traps during
+``wait``, but not while a command runs in the foreground.
 """
 
 _log = logging.getLogger("engine")
@@ -79,7 +79,7 @@ class SshHosts:
         Raises ``EvaluationError`` if the scheduler does not start, and ``CertificateError``.
         """
         if shutil.which("ssh") is None:
-            raise EvaluationError("hosts in [cluster] needs the command ssh. Install it: apt install openssh-client")
+            raise EvaluationError("hosts in [cluster] needs the ssh command. Install it: apt install openssh-client")
         here = self._cluster.address or platform.node()
         create(self._directory, [here])
         self._scheduler = await asyncio.create_subprocess_exec(

@@ -1,8 +1,8 @@
 """Start an engine process for a session, and report whether it started. The module imports little, so that the monitor
 starts fast.
 
-:func:`start_engine` starts the process and waits. A caller that must not block, such as a monitor during its startup,
-calls :func:`spawn_engine` and polls the returned :class:`EngineStart`.
+:func:`start_engine` starts the process and waits. Call :func:`spawn_engine` instead, and poll the returned
+:class:`EngineStart`, where blocking is not acceptable, such as during a monitor's startup.
 """
 
 from __future__ import annotations

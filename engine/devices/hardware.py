@@ -1,7 +1,7 @@
 """Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
 
-``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither function raises an exception.
-Without a driver, the list contains no GPU. A value that a device does not report is None.
+``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
+driver, the list contains no GPU. A value that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from engine.devices.nvml import as_text, driver
 from engine.devices.sample import DeviceSample
 
 CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
-"""FP32 lanes per streaming multiprocessor, by major compute capability. Devices of 6.0 and 8.0 have 64 lanes. NVML
-reports only the total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+"""FP32 lanes per streaming multiprocessor, by major compute capability. Devices of compute capability 6.0 and 8.0 have
+64 lanes. NVML reports only the total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
 VECTOR_EXTENSIONS = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
@@ -40,7 +40,7 @@ clocks that a user set (0x2)."""
 
 
 class DeviceReader:
-    """A reader of all devices' load.
+    """A reader for the load of every device.
 
     CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
     device; None if the list has an NVIDIA device.

@@ -120,7 +120,7 @@ class LaunchShape(Struct, frozen=True):
 
 
 def launch_shapes(source: str) -> tuple[LaunchShape, ...]:
-    """Find the launches in a source that give their block size as a constant, in source order.
+    """Find a source's launches whose block size is a constant, in source order.
 
     Supported forms: ``<<<grid, 256>>>``, a ``constexpr int`` of the file, ``dim3(32, 8)``.
     """

@@ -18,9 +18,9 @@ class DeviceProcess(Struct, frozen=True, omit_defaults=True):
 class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One reading of one device. A value that the device does not report is None.
 
-    ``device`` is the ``DeviceFact.id``. Units: ``utilization`` and ``cores`` (per core, CPU only) are percent, memory
-    is bytes, power is watts, temperature is degrees Celsius, clocks are MHz. ``throttle`` names the current causes of
-    throttling. ``load`` is the one-minute load average.
+    ``device`` is the ``DeviceFact.id``. Units: percent for ``utilization`` and ``cores`` (per core, CPU only), bytes
+    for memory, watts for power, degrees Celsius for temperature, and MHz for clocks. ``throttle`` names the current
+    causes of throttling. ``load`` is the one-minute load average.
     """
 
     device: str

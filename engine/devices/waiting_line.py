@@ -1,7 +1,7 @@
 """Order the work that waits for a device, so that a judge rarely opens a problem again.
 
 A judge keeps only a few problems open, because their buffers take gigabytes. Opening a problem again takes longer than
-most verdicts. Therefore work on a problem that the device has open may overtake older work, but only a few times.
+most verdicts. Therefore, work may overtake older work if its problem is open on the device, but only a few times.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Waiting:
 def first_in_line(line: Iterable[Waiting], here: Container[str], elsewhere: Container[str] = ()) -> Waiting:
     """Return the work that a free device should do next. ``line`` must not be empty.
 
-    ``here``: the problems that the device has open. ``elsewhere``: the problems that other devices have open. Work that
-    was overtaken often enough comes first. Next comes work on problems that are open here, then on problems that are
-    open nowhere. Otherwise, older work comes first.
+    ``here``: the problems that the device has open. ``elsewhere``: the problems that other devices have open. First
+    comes work that other work has overtaken the maximum number of times. Next comes work on problems that are open
+    here, then on problems that are open nowhere. Otherwise, older work comes first.
     """
 
     def order(one: Waiting) -> tuple[int, int]:
@@ -69,7 +69,7 @@ def first_in_line(line: Iterable[Waiting], here: Container[str], elsewhere: Cont
 
 
 def leave_line(line: list[Waiting], served: Waiting) -> None:
-    """Remove the work that a device has taken, and count that it overtook older work."""
+    """Remove the work that a device has taken, and record that it overtook the older work."""
     line.remove(served)
     for one in line:
         one.overtaken += one.ticket < served.ticket

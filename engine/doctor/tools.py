@@ -209,7 +209,7 @@ def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> 
 
 
 def torch(found: Gpus, required: bool) -> Finding:
-    """Import PyTorch in a child process, like the judge."""
+    """Import PyTorch in a child process, as the judge does."""
     name = "pytorch"
     remedy = "run `pip install torch`, or choose a build at https://pytorch.org/get-started"
     asked = run([sys.executable, "-I", "-c", _TORCH_PROBE], timeout_s=_TORCH_DEADLINE_S)
@@ -275,7 +275,7 @@ def _namespace_remedy(missing: tuple[str, ...]) -> str:
 
 
 def _build(language: Language, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
-    """Compile ``text`` like a kernel; return None after a timeout."""
+    """Compile ``text`` with a kernel's command line; return None after a timeout."""
     with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
         source = Path(directory) / f"probe.{language}"
         source.write_text(text)

@@ -33,7 +33,9 @@ def tracking(config: Config | None) -> Finding:
 
 
 def _refusal(address: str) -> str | None:
-    """Return why ``address`` did not answer, or None if it did. A request to log in also counts as an answer."""
+    """Return the reason why ``address`` did not answer; None if it did. A request to log in also counts as an
+    answer.
+    """
     try:
         with urllib.request.urlopen(address, timeout=_ANSWER_S):
             return None

@@ -11,7 +11,7 @@ not redefine any of the reference's names. ``from __future__`` fails, because th
 - The model returns one tensor of the reference's dtype and uses the default stream.
 
 The judged source and its derived header form a separate translation unit, so they build without PyTorch's headers. A
-wrapper checks the arguments, allocates output and workspace, and calls ``launch``.
+wrapper checks the arguments, allocates the output and the workspace, and calls ``launch``.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _defines_workspace(source: str) -> bool:
 
 
 def _flags() -> str:
-    """Format the flags of a C++ extension as a Python list. PyTorch adds the flags of a library."""
+    """Format the flags of a C++ extension as a Python list. PyTorch itself adds the flags for a shared library."""
     flags = [f'"{flag}"' for flag in exported_flags() if flag not in ("-fPIC", "-shared", "-Wall")]
     return "\n".join(["[", *(f"        {flag}," for flag in flags), "    ]"])
 

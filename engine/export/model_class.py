@@ -1,7 +1,7 @@
 """Derive ``ModelNew`` from the reference by keeping its constructor and replacing ``forward``. All functions are pure.
 
-This works on the syntax tree, to remove comments and docstrings: they may contain words that KernelBench's checker
-rejects.
+The module works on the syntax tree, to remove comments and docstrings, which may contain words that KernelBench's
+checker rejects.
 """
 
 from __future__ import annotations
@@ -85,13 +85,14 @@ def _replace_forward(problem: ProblemSpec, model: ast.ClassDef, body: str, input
             arguments = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
             if missing := sorted(inputs - arguments):
                 raise ExportError(
-                    f"{problem.id}: forward takes {missing[0]} inside a list or *args; use a plain argument to export"
+                    f"{problem.id}: forward takes {missing[0]} inside a list or *args; to export "
+                    "the kernel, make it a plain argument"
                 )
             replacement = ast.parse(f"def forward():\n    {body}").body[0]
             assert isinstance(replacement, ast.FunctionDef)
             node.body, node.decorator_list = replacement.body, []
             return
-    raise ExportError(f"{problem.path}: class Model has no method forward; add one to export its kernels")
+    raise ExportError(f"{problem.path}: class Model has no forward method; add one to export its kernels")
 
 
 def _keep_called_methods(model: ast.ClassDef) -> None:

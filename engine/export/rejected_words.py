@@ -1,4 +1,4 @@
-"""Remove words that KernelBench's static checker rejects from C source. All functions are pure.
+"""Remove from C source the words that KernelBench's static checker rejects. All functions are pure.
 
 The checker reads Python text. It truncates each line at ``#`` or ``//`` and searches the rest. The rest includes C
 source in string literals, even block comments.

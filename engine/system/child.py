@@ -58,7 +58,7 @@ async def run_bounded(
     Args:
         limit_s: Time limit in seconds.
         most_bytes: Maximum size of the output.
-        limits: Resource limits of the process, keyed by constants of the module ``resource``.
+        limits: Resource limits of the process, keyed by constants of the ``resource`` module.
 
     Returns:
         The exit code and the output (stdout and stderr).

@@ -12,8 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 
 _TOUCHED_AT_ONCE = 32 << 20
-"""Bytes to touch per foreign call. With fewer bytes, the thread falls behind, because it waits for Python's lock after
-each call."""
+"""Bytes to touch per foreign call. With fewer bytes, the thread falls behind, because it waits for the GIL after each
+call.
+"""
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -91,7 +92,7 @@ def give_back_freed_memory() -> None:
 def touched_heap(nbytes: int) -> Iterator[None]:
     """In a thread, touch up to ``nbytes`` of the heap while the block runs.
 
-    Call :func:`keep_freed_memory` first. After the block, large allocations use this memory and wait for no pages.
+    Call :func:`keep_freed_memory` first. After the block, large allocations use this memory without page faults.
     """
     libc, ends = ctypes.CDLL(None), threading.Event()
     libc.malloc.restype = ctypes.c_void_p

@@ -15,7 +15,7 @@ from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 
 MAX_VALUE = 500
-"""Maximum characters of a parameter's value, as in MLflow's older servers."""
+"""Maximum length of a parameter's value in characters, as in older MLflow servers."""
 _REFUSED = re.compile(r"[^\w\-./ ]")
 """Characters that MLflow refuses in names."""
 SENT = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored, ev.ModelReplied, ev.ModelCallFailed,
@@ -33,7 +33,7 @@ class Point(Struct, frozen=True):
 
 
 class Measurements:
-    """The metrics of a session. ``take`` every event in order, after the state has applied it."""
+    """The metrics of a session. Pass every event to ``take`` in order, after the state has applied it."""
 
     def __init__(self) -> None:
         self.state = SessionState()

@@ -1,7 +1,7 @@
 """A worker's child that judges for one engine on one device: a local evaluator that serves orders.
 
 Its argument EVALUATION is the config's evaluation table as JSON. Orders arrive on standard input and reports leave on
-standard output, one JSON line each. The process leads a process group, sends a sign of life every second, and ends its
+standard output, one JSON line each. The process leads a process group, sends a heartbeat every second, and ends its
 builders and judges when standard input closes.
 """
 

@@ -25,7 +25,7 @@ from engine.system.guard import Guard
 from engine.system.python_process import python_command, python_path
 
 STUCK_S = 10.0
-"""Seconds without a sign of life after which a judging process counts as stuck."""
+"""Seconds without a heartbeat after which a judging process counts as stuck."""
 CANCEL_S = 3.0
 """Seconds in which a judging process must confirm a cancellation. Otherwise, the worker kills it."""
 IDLE_S = 1800.0
@@ -84,7 +84,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._starting = asyncio.Lock()
         self._of: dict[str, _Child] = {}
         self._present: dict[str, tuple[str, asyncio.Event]] = {}
-        """Connected engines, by the task of their presence."""
+        """Connected engines, by their presence tasks."""
         self._start = f"{time.time():.3f}"
         self._tasks: list[asyncio.Task[None]] = []
         self._cancelled: set[str] = set()
@@ -129,7 +129,9 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._tell(order.engine, order.attempt, answer)
 
     async def _accompany(self, order: m.Order) -> None:
-        """Wait until the engine releases this task, ends or loses the scheduler; then end its judging processes."""
+        """Wait until the engine releases this task, exits, or loses its connection to the scheduler. Then end the
+        engine's judging processes.
+        """
         gone = asyncio.Event()
         self._present[order.attempt] = order.engine, gone
         try:

@@ -1,5 +1,5 @@
-"""The process that joins one device to a cluster. The process waits for a scheduler that does not run yet, and rejoins
-a scheduler that restarts.
+"""The process that joins one device to a cluster. The process waits for a scheduler that is not running yet, and
+rejoins a scheduler that restarts.
 
 ``kernel-tui worker`` starts it as ``python -m engine.cluster.worker.process SETTINGS``. A guard kills the judging
 processes if this process is killed.

@@ -1,11 +1,11 @@
 """Kernels as PyTorch operators. kernel-tui wrote this package; it needs PyTorch, but neither kernel-tui nor a compiler.
 
 An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
-model. Every call therefore has the reference's meaning.
+model. Every call therefore computes what the reference computes.
 
-A kernel may take less time than a call from Python. The code between the two therefore avoids generators, device
-objects and a second dispatch, with names that PyTorch does not document. If a release lacks a name, public functions
-replace it.
+A kernel may take less time than a call from Python. The code between the call and the kernel therefore avoids
+generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a release
+lacks a name, public functions replace it.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Target(NamedTuple):
 class Operator:
     """A kernel behind ``torch.ops.PACKAGE.NAME``, for the tensors ``inputs`` and ``weights`` in this order.
 
-    ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are arguments of
-    ``forward`` that are numbers. ``backward`` is the operator that computes the gradients from the outputs' gradients
-    and this operator's tensors.
+    ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are the numeric
+    arguments of ``forward``. ``backward`` is the operator that computes the gradients from the outputs' gradients and
+    this operator's tensors.
     """
 
     def __init__(
@@ -272,8 +272,8 @@ class Operator:
             ctx.save_for_backward(*tensors)
 
     def gradients(self, gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Return the gradients of ``tensors``, None for integer tensors. Raises ``RuntimeError`` without a backward
-        kernel.
+        """Return the gradients of ``tensors``; None for integer tensors. Raises ``RuntimeError`` if there is no
+        backward kernel.
         """
         if self._backward is None:
             raise RuntimeError(

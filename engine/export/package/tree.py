@@ -189,8 +189,8 @@ def {name}({parameters}) -> Any:
 class {_class_name(name)}({name}_reference.Model):  # type: ignore[misc,name-defined]
     """The reference model with the kernel as its ``forward``. It loads the reference's ``state_dict``.
 
-    Without arguments, the constructor takes those that the kernel was compiled for. With others, ``forward`` is the
-    reference's.
+    Without arguments, the constructor uses the arguments that the kernel was compiled for. With other arguments,
+    ``forward`` is the reference's.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -237,7 +237,7 @@ def _forward(problem: ProblemSpec) -> ast.FunctionDef:
             if node.args.posonlyargs or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
                 raise ExportError(
                     f"{problem.id}: forward takes *args, **kwargs, or positional-only or keyword-only arguments; "
-                    "use plain arguments to export"
+                    "to export the kernel, use plain arguments"
                 )
             if missing := sorted({tensor.source_name for tensor in problem.inputs} - names):
                 raise ExportError(

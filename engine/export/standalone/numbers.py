@@ -29,7 +29,9 @@ class Filling(Struct, frozen=True):
 
 
 class Expected(Struct, frozen=True):
-    """Data for the program: how to fill inputs and weights, and the expected values at some places of each output."""
+    """Data for the program: how to fill inputs and weights, and the expected values at some positions in each
+    output.
+    """
 
     fillings: tuple[Filling, ...]
     places: tuple[tuple[int, ...], ...]

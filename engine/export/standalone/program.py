@@ -22,7 +22,7 @@ KINDS = {
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "B8",
 }  # fmt: skip
 _LIBRARY = ("-fPIC", "-shared")
-"""Compiler flags of shared libraries, which a program does not need."""
+"""Compiler flags for shared libraries. A program does not need them."""
 
 
 def program(
