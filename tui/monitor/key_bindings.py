@@ -17,7 +17,7 @@ class Action(Struct, frozen=True):
     ``hint`` is the action's rank in the key bar, or 0 if the key bar omits it. Help lists each group in the order
     below.
 
-    ``palette`` is False for keys that make sense only as keys.
+    ``palette`` is False for an action that makes sense only as a key.
     """
 
     name: str

@@ -21,11 +21,11 @@ CHANGES = (
     *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
     *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
 )
-"""Events that change the number of devices, or stop and continue the search time."""
+"""Events that change the number of devices, or stop or restart the search clock."""
 
 
 class Shares(NamedTuple):
-    """Shares of a time span in which a device timed, checked, or waited for a build. The remaining time is idle."""
+    """Shares of a time span that a device spent timing, checking, or waiting for builds. The rest is idle time."""
 
     timing: float = 0.0
     checking: float = 0.0
@@ -65,7 +65,7 @@ class _Changed(Struct, frozen=True, gc=False):
 
 
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. A bin has the seconds of each kind of work.
+    """The devices' work in bins of ``bin_s`` seconds of search time. A bin holds the seconds of each kind of work.
 
     A large session has 100,000 steps, and often no chart is on the screen. The steps therefore wait until a chart needs
     the bins.

@@ -39,7 +39,7 @@ WORKER = "tui.monitor.panes.detail.disassemble"
 class Assembly:
     """Compile and disassemble kernels of ``model``, one at a time, in a separate process.
 
-    ``ready`` is called when a listing is available.
+    ``Assembly`` calls ``ready`` when a listing is available.
     """
 
     def __init__(self, model: Model, ready: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Assembly:
         self._running = ""
 
     def known(self, variant: VariantState) -> bool:
-        """Return whether the kernel's listing, or the reason why there is none, is cached."""
+        """Return whether the cache holds the kernel's listing or the reason why there is none."""
         return variant.source in self._answers
 
     def ask(self, variant: VariantState) -> None:
