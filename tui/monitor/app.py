@@ -514,7 +514,7 @@ class MonitorApp(App[int]):
                 yield SystemCommand(f"{action.label}  ({action.shown_key})", action.help, run)
 
     def _watch_signals(self) -> None:
-        """Exit cleanly on SIGTERM and SIGHUP, so that the terminal is restored."""
+        """Exit cleanly on SIGTERM and SIGHUP, so that Textual restores the terminal."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Only the main thread may set signal handlers.

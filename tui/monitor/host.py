@@ -13,7 +13,7 @@ Severity = Literal["information", "warning", "error"]
 
 
 class Host(Protocol):
-    """The app's methods for its screens."""
+    """The app's methods that its screens call."""
 
     history: History
 

@@ -15,7 +15,7 @@ from tui.view.source import Limits
 
 LIVE = ("live", "stalled", "replay")
 BETWEEN_KERNELS_S = 1.0
-"""Seconds for which kernels may wait while the device changes from one kernel to the next."""
+"""Maximum seconds that kernels wait while the device changes from one kernel to the next."""
 NAMED = 3
 """Maximum number of kernels named per problem and stage."""
 RECENT = 200
@@ -163,7 +163,7 @@ def _moved_since(state: SessionState, problem: ProblemState, time: float) -> boo
 
 
 def runoffs_of(state: SessionState) -> list[str]:
-    """Return the problems that are in a runoff, because all kernels of their open round have verdicts."""
+    """Return the problems that must be in a runoff, since all kernels of the open round have verdicts."""
     if state.paused:
         return []
     asked = {call.site.problem for call in state.spending.flying.values()}

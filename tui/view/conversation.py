@@ -131,7 +131,7 @@ def purpose_words(site: CallSite) -> str:
 
 
 def who_wrote(state: SessionState, row: Row | None, subject: VariantState | None) -> str:
-    """Say why there is no recorded call, in one sentence."""
+    """Say in one sentence why there is no recorded call."""
     idea = state.ideas.get(row.id) if row is not None and row.kind == "idea" else None
     node = idea if idea is not None and not idea.variants else subject
     if node is None:

@@ -130,8 +130,8 @@ class Source(Protocol):
 class SessionSource:
     """A session on this machine.
 
-    ``clock`` returns Unix seconds, and tests freeze it. ``starting`` returns whether an engine was started but has not
-    taken the session's lock yet.
+    ``clock`` returns Unix seconds, and tests freeze it. ``starting`` returns whether a new engine has not yet taken
+    the session's lock.
     """
 
     def __init__(

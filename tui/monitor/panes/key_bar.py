@@ -65,7 +65,7 @@ ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "
 class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
-    ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched``: that pane has an
+    ``focus`` is the kind of pane that has the focus. ``/`` searches a "text" pane. ``searched``: that pane has an
     active search. ``row`` is the kind of the selected row, or None if no row is selected.
     ``steers``: a request would reach an engine. ``resumable``: this monitor may start an engine.
     """

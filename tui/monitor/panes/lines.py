@@ -52,7 +52,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
     ]
 
     ellipsis: ClassVar[bool] = False
-    """Whether a line that is cut ends in an ellipsis."""
+    """Whether a cut line ends in an ellipsis."""
     _barred = 0
     """The content height at the last drawing of the scrollbar."""
     _ground = Style()
@@ -71,7 +71,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
 
     @property
     def allow_horizontal_scroll(self) -> bool:
-        """Whether keys scroll sideways, since the pane has no horizontal scrollbar."""
+        """Whether keys scroll sideways. The pane has no horizontal scrollbar."""
         return self.max_scroll_x > 0
 
     def set_content_size(self, width: int, height: int) -> None:

@@ -67,7 +67,7 @@ class MonitorScreen(Screen[None]):
         self.following = False
         self.held = False
         self._before_filter: str | None = None
-        """The node that was selected when the user started to filter."""
+        """The selected node when the user started to filter."""
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)

@@ -37,7 +37,10 @@ class Shares(NamedTuple):
 
 
 class _Step(Struct, frozen=True, gc=False):
-    """A kernel's work changed at ``time`` (Unix seconds). Works are indices of ``Shares``; None occupies no device."""
+    """A kernel's work changed at ``time`` (Unix seconds).
+
+    Kinds of work are indices of ``Shares``. None stands for work that occupies no device.
+    """
 
     time: float
     before: int | None
@@ -52,7 +55,7 @@ class _Measured(Struct, frozen=True, gc=False):
 
 
 class _Changed(Struct, frozen=True, gc=False):
-    """The search at ``time`` (Unix seconds): its search time, whether that clock runs, and the number of devices.
+    """The search at ``time`` (Unix seconds): its search time, whether the search clock runs, and the number of devices.
 
     ``ends_work``: the engine started or stopped, so that no kernel is at work.
     """

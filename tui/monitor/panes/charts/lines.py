@@ -32,7 +32,7 @@ LEAST, MOST = 6, 18
 WORK_LINES = 4
 """Number of lines in the chart of device work, not counting its axis."""
 LOG_FROM = 6.0
-"""The axis is logarithmic if the largest speedup is at least this many times the smallest on the axis."""
+"""The axis is logarithmic if the largest speedup is at least this many times the smallest speedup on the axis."""
 SLOW = 0.5
 """The axis leaves out speedups below this share of their median, so that a slow kernel does not flatten the others."""
 LEAST_ROOM = 0.02

@@ -70,7 +70,7 @@ class Assembly:
         self._task, self._running = None, ""
 
     def lines(self, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
-        """Return the kernel's listing, or a line about its state."""
+        """Return the kernel's listing, or lines that say why there is none."""
         found = self._answers.get(variant.source)
         if found is None:
             return [line((f"Compiling and disassembling {variant.id} …", palette.dim))]

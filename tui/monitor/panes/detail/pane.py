@@ -381,8 +381,8 @@ def problem_of(model: Model, row: Row | None) -> ProblemState | None:
 
 
 def subject_of(model: Model, row: Row | None) -> VariantState | None:
-    """Return the kernel that a row stands for: a kernel itself, the leader of a problem or round, or an idea's fastest
-    kernel.
+    """Return the kernel that a row stands for: a kernel row's own kernel, a problem's or round's leader, or an idea's
+    fastest kernel.
     """
     state = model.state
     if row is None:
