@@ -529,8 +529,8 @@ class MonitorApp(App[int]):
 def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineStart | None = None) -> int:
     """Show a session until the user leaves, and return the exit code. The search continues.
 
-    ``start`` is an engine that was just started on the session. If the start fails, this function prints
-    the error last and returns the error's exit code.
+    ``start`` is an engine that was just started on the session. If the start fails, this function prints the
+    error last and returns the error's exit code.
     """
 
     def start_engine() -> EngineStart:

@@ -143,7 +143,7 @@ class ReplaySource:
         return self.clock.now()
 
     def take_skipped_s(self) -> float:
-        """Return the seconds of cut gaps that the replay has passed since the last call, except by the user's jumps."""
+        """Return the seconds of cut gaps that the replay has passed since the last call. Jumps do not count."""
         skipped, self._skipped_s = self._skipped_s, 0.0
         return skipped
 

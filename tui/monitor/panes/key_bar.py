@@ -66,8 +66,8 @@ class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
     ``focus`` is the kind of pane that has the focus. ``/`` searches a "text" pane. ``searched``: that pane has an
-    active search. ``row`` is the kind of the selected row, or None if no row is selected.
-    ``steers``: a request would reach an engine. ``resumable``: this monitor may start an engine.
+    active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``: a request would
+    reach an engine. ``resumable``: this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"
@@ -112,7 +112,7 @@ SEARCHING = (Hint("enter", "search"), Hint("esc", "leave"))
 
 
 class KeyBar(LinesView):
-    """The last line of the screen. Before each drawing, the bar calls ``where`` for the hints' state."""
+    """The last line of the screen. Before each drawing, the bar calls ``where`` for the state that selects hints."""
 
     def __init__(self, where: Callable[[], Where], *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)

@@ -31,7 +31,7 @@ def line(*parts: Part) -> Strip:
 
 EMPTY = Strip([])
 AFTER_MATCH = 4
-"""To show a match beyond the right edge, the pane scrolls until 1 / AFTER_MATCH of its width follows the match."""
+"""The pane scrolls to a match beyond the right edge until 1 / AFTER_MATCH of the pane's width follows the match."""
 
 
 class LineWidget(ScrollView, inherit_bindings=False):

@@ -85,7 +85,7 @@ class DetailPane(Pane):
         self.model = model
         self.is_best = best
         self.twin: DetailPane | None = None
-        """The best kernel's pane, or None for a pane that never has another pane beside it."""
+        """The best kernel's pane. In that pane itself, ``twin`` is None."""
         self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None

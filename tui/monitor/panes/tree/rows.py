@@ -99,7 +99,7 @@ class TreeRows:
         self.forget_all()
 
     def is_folded(self, node: str) -> bool:
-        """Return the user's choice whether the node is folded. Without a choice, only older rounds are folded."""
+        """Return whether the node is folded, as the user chose. By default, only older rounds are folded."""
         if (chosen := self.view.folds.get(node)) is not None:
             return chosen
         problem, slash, number = node.rpartition("/r")
