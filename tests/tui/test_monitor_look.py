@@ -324,9 +324,7 @@ async def test_a_new_theme_says_that_it_is_saved_and_how_to_get_back(open_monito
     async with open_monitor(session) as monitor:
         before = monitor.app.theme
         await monitor.press("T")
-        await monitor.until_shown(
-            f"Theme {monitor.app.theme}, saved for every session. To go back to {before}, press T"
-        )
+        await monitor.until_shown(f"Saved theme {monitor.app.theme} for every session. To go back to {before}, press T")
         presses = re.search(r"press T (\d+) more times", monitor.text())
         assert presses is not None
         await monitor.press(*"T" * int(presses[1]))
@@ -340,7 +338,7 @@ async def test_a_theme_that_cannot_be_saved_says_so(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     async with open_monitor(session) as monitor:
         await monitor.press("T")
-        await monitor.until_shown("for this monitor only: cannot save it: ")
+        await monitor.until_shown("so it applies to this monitor only: ")
 
 
 @pytest.mark.keys("MonitorScreen", "f8")

@@ -101,7 +101,7 @@ async def test_a_replay_tells_where_the_engine_waited_from_where_it_ended() -> N
             source.clock.seek(source.clock.now() + 1)
             await pilot.pause(0.1)
         second = screen_text(app).splitlines()[1]
-        assert "The engine stopped here to wait for replies by hand, and was resumed later" in second
+        assert "The engine stopped here to wait for replies by hand, and a later engine resumed the search" in second
         source.clock.seek(source.clock.now() + 100_000)
         await pilot.pause(1.2)
         assert "The recording ends here (finished)" in screen_text(app).splitlines()[1]

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from engine.daemon.launch import EngineStart
 
 MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
-"""Maximum characters of a paste, in a one-line field and elsewhere. More would be slow, since Textual measures each
-character repeatedly."""
+"""Maximum lengths of a pasted text, in characters: in a one-line field, and elsewhere. Textual measures each character
+repeatedly, so a longer text would be slow."""
 FLUSH_S = 0.22
 """Minimum time between two screen updates, in seconds."""
 READ_PER_S = 40.0
@@ -66,7 +66,7 @@ TICK_S, ENDED_TICK_S = 1.0, 10.0
 _PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
-"""Time after seeding an idea in which the user still expects the editor to open, in seconds."""
+"""Seconds after seeding an idea during which the user still expects the editor to open."""
 
 
 class MonitorApp(App[int]):
@@ -120,7 +120,7 @@ class MonitorApp(App[int]):
         self._tasks: set[Task[None]] = set()
         self._feed = Feed(source, self._wake)
         self._damage: str | None = None
-        """Why an event could not be applied. The monitor applies no later event."""
+        """Why the monitor could not apply an event. The monitor then skips all later events."""
         self._notified = False
         self._flushed_at = 0.0
         self.news = News(self.model)
@@ -142,7 +142,7 @@ class MonitorApp(App[int]):
         self._watch.start()
 
     def begin(self) -> None:
-        """Start following the session. The screen calls this after its first paint, which must not be delayed."""
+        """Start following the session. The screen calls this method after its first paint, so as not to delay it."""
         if not gc.isenabled():  # the command disabled it for a fast start
             gc.freeze()
             gc.enable()
@@ -167,7 +167,7 @@ class MonitorApp(App[int]):
     # New events
 
     def _wake(self) -> None:
-        """Tell the app that the feed has new events. Called from the feed's thread."""
+        """Tell the app that the feed has new events. The feed's thread calls this method."""
         if not self._notified:
             self._notified = True
             self.post_message(FeedArrived())
@@ -232,7 +232,10 @@ class MonitorApp(App[int]):
     # Steering
 
     def why_not_steer(self, doing: str = "") -> str | None:
-        """Return why a request would not reach an engine, or None. ``doing``: what the request asks of the engine."""
+        """Return why a request would not reach an engine, or None if it would.
+
+        ``doing`` says what the request asks the engine to do.
+        """
         return why_not_steer(self.model, doing)
 
     def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
@@ -388,7 +391,7 @@ class MonitorApp(App[int]):
         self.push_screen(AlertsScreen(self.settings, self.ring), chosen)
 
     def _news_failed(self, text: str) -> None:
-        """Report that an alert could not be delivered. Called from a messenger's thread."""
+        """Report that the messenger could not deliver an alert. The messenger's threads call this method."""
         self.call_later(self._log_failure, text)
 
     def _log_failure(self, text: str) -> None:
@@ -480,7 +483,7 @@ class MonitorApp(App[int]):
             self.theme = theme
 
     def action_theme(self) -> None:
-        """Switch to the next theme that this terminal can show, and save it. The notice says how to get back."""
+        """Switch to the next theme that this terminal can show, and save it. A notice says how to undo the switch."""
         themes = [theme for theme in THEMES if theme_for(self._depth, theme) == theme]
         before = self.theme
         place = themes.index(before) if before in themes else -1
@@ -491,9 +494,12 @@ class MonitorApp(App[int]):
         try:
             save_settings(self.settings)
         except OSError as error:
-            self.say(f"Theme {self.theme} for this monitor only: cannot save it: {error}.{again}", severity="warning")
+            self.say(
+                f"Cannot save theme {self.theme}, so it applies to this monitor only: {error}.{again}",
+                severity="warning",
+            )
         else:
-            self.say(f"Theme {self.theme}, saved for every session.{again}")
+            self.say(f"Saved theme {self.theme} for every session.{again}")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS
@@ -508,7 +514,7 @@ class MonitorApp(App[int]):
                 yield SystemCommand(f"{action.label}  ({action.shown_key})", action.help, run)
 
     def _watch_signals(self) -> None:
-        """Exit cleanly on SIGTERM and SIGHUP, so that the terminal is restored."""
+        """Exit cleanly on SIGTERM and SIGHUP, so that Textual restores the terminal."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Only the main thread may set signal handlers.
@@ -516,15 +522,15 @@ class MonitorApp(App[int]):
                 loop.add_signal_handler(number, self.exit, 128 + number)
 
     def _orphaned(self) -> None:
-        """Exit because the terminal is gone. Called from the watch's thread."""
+        """Exit because the terminal is gone. The watch's thread calls this method."""
         self.call_later(self.exit, 128 + signal.SIGHUP)
 
 
 def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineStart | None = None) -> int:
     """Show a session until the user leaves, and return the exit code. The search continues.
 
-    ``start`` is an engine that was just started on the session. If the start fails, its error is printed last and
-    decides the exit code.
+    ``start`` is an engine that was just started on the session. If the start fails, this function prints the
+    error last and returns the error's exit code.
     """
 
     def start_engine() -> EngineStart:

@@ -38,7 +38,7 @@ class Feed:
             self._thread.join(timeout_s)
 
     def hurry(self) -> None:
-        """Poll more often for a while, since an answer is expected."""
+        """Poll more often for a while, since the user expects an answer."""
         self._hurried_until = time.monotonic() + HURRY_S
 
     def take(self) -> tuple[list[Update], str | None]:

@@ -17,7 +17,7 @@ class Action(Struct, frozen=True):
     ``hint`` is the action's rank in the key bar, or 0 if the key bar omits it. Help lists each group in the order
     below.
 
-    ``palette`` is False for keys that make sense only as keys.
+    ``palette`` is False for an action that makes sense only as a key.
     """
 
     name: str
@@ -91,7 +91,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_match(-1)", "N", "previous", "Go to the previous match", "look", 0, False),
     Action("follow", "F", "follow best", "Keep the cursor on the newest best kernel", "look", 10),
     Action("lineage", "t", "lineage", "Show the tree by round or by lineage", "look", 9),
-    Action("sort", "o", "sort", "Sort by order written, speedup, time or age", "look"),
+    Action("sort", "o", "sort", "Sort by creation order, speedup, time or age", "look"),
     Action("reverse_sort", "O", "reverse sort", "Reverse the sort order", "look"),
     Action("zoom", "plus", "zoom", "Zoom the focused pane; press again to restore", "look"),
     Action("mark", "m", "mark", "Mark the kernel to compare; diffs use the last marked kernel", "look"),

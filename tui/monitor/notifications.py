@@ -55,7 +55,7 @@ class News:
         ]
 
     def _new_prompts(self) -> list[str]:
-        """Report once that prompts are waiting for the user, until no prompt is left."""
+        """Return an alert if prompts are waiting for the user and none was waiting at the last call."""
         before, self._prompts = self._prompts, len(unanswered(self._model.state, self._model.directory))
         if before or not self._prompts:
             return []
@@ -89,7 +89,7 @@ class News:
 class Messenger:
     """Deliver alerts to a command and a webhook, each in its own thread, so that the monitor never waits for them.
 
-    ``failed`` is called from these threads, once per new failure.
+    These threads call ``failed`` once per new failure.
     """
 
     def __init__(self, failed: Callable[[str], None]) -> None:
@@ -125,7 +125,10 @@ class Messenger:
 
 
 def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | None:
-    """Run a command with the alert as its last argument and in ``KERNEL_TUI_NEWS``. Return an error text, or None."""
+    """Run a command with the alert as its last argument and in ``KERNEL_TUI_NEWS``.
+
+    Return an error text, or None if the command succeeds.
+    """
     try:
         process = subprocess.Popen(
             [*shlex.split(command), text],
@@ -148,7 +151,7 @@ def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | 
 
 
 def post_webhook(url: str, text: str, timeout_s: float = WEBHOOK_S) -> str | None:
-    """POST ``{"text": ...}``. Return an error text, or None."""
+    """POST ``{"text": ...}``. Return an error text, or None if the webhook accepts the alert."""
     import json
     from http.client import HTTPException
     from urllib.request import Request, urlopen

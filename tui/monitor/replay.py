@@ -27,19 +27,22 @@ from tui.view.over_time.history import History, fold_all
 from tui.view.source import Link, Reading, Update, argument_of, limits_of
 
 MAX_GAP_S = 5.0
-"""Maximum gap between events, in seconds. A longer gap, such as a night between two engine runs, is cut."""
+"""Maximum gap between events, in seconds. The replay cuts longer gaps, such as a night between two engine runs."""
 SAID_GAP_S = 60.0
 """Minimum length of a cut that a notice mentions, in seconds."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
 
 
 class Clock:
-    """A recording's clock, which runs ``speed`` times as fast as real time and can be held and set. Thread-safe."""
+    """A recording's clock, which runs ``speed`` times as fast as real time. Thread-safe.
+
+    ``pause`` holds the clock, and ``seek`` sets it.
+    """
 
     def __init__(self, start: float, end: float, speed: float) -> None:
         self._lock = threading.Lock()
         self.sought = 0
-        """Number of times that the clock was set."""
+        """Number of calls of ``seek``."""
         self._start, self._end = start, end
         self._at, self._since, self._speed, self._paused = start, time.monotonic(), speed, False
 
@@ -84,7 +87,7 @@ class Clock:
 
 
 class ReplaySource:
-    """Supply a recorded session's events at their times, with long gaps cut."""
+    """Supply a recorded session's events at their times, but shorten long gaps."""
 
     read_only = True
 
@@ -140,7 +143,7 @@ class ReplaySource:
         return self.clock.now()
 
     def take_skipped_s(self) -> float:
-        """Return the seconds of cut gaps played since the last call. Jumps by the user do not count."""
+        """Return the seconds of cut gaps that the replay has passed since the last call. Jumps do not count."""
         skipped, self._skipped_s = self._skipped_s, 0.0
         return skipped
 
@@ -175,7 +178,10 @@ class ReplaySource:
 
 
 class ReplayApp(MonitorApp):
-    """The monitor for a recording. ``space`` holds the replay, ``,`` and ``.`` jump, ``<`` and ``>`` set the speed."""
+    """The monitor for a recording.
+
+    ``space`` holds the replay, ``,`` and ``.`` jump, and ``<`` and ``>`` set the speed.
+    """
 
     BINDINGS: ClassVar = [
         Binding(action.keys, action.command, action.label, show=False, priority=True) for action in REPLAY_ACTIONS
@@ -231,7 +237,7 @@ class ReplayApp(MonitorApp):
 
 
 def shorten_gaps(times: Sequence[float]) -> list[float]:
-    """Return how far each time moves forward when gaps longer than ``MAX_GAP_S`` are cut."""
+    """Return how much earlier each time becomes when the replay shortens gaps to ``MAX_GAP_S``."""
     shift, shifts = 0.0, []
     for place, when in enumerate(times):
         if place:

@@ -15,19 +15,19 @@ from tui.view.source import Limits
 
 LIVE = ("live", "stalled", "replay")
 BETWEEN_KERNELS_S = 1.0
-"""Seconds for which kernels may wait while the device changes from one kernel to the next."""
+"""Maximum seconds that kernels wait while the device changes from one kernel to the next."""
 NAMED = 3
 """Maximum number of kernels named per problem and stage."""
 RECENT = 200
-"""Number of newest kernels per problem that are checked for changes."""
+"""Number of newest kernels per problem that ``reopening_of`` checks for changes."""
 
 _INTERRUPTED: dict[StopReason, str] = {
     "waiting": "the engine stopped here to wait for replies by hand",
     "stopped": "the user stopped the search here",
     "budget": "the budget was used up here",
-    "finished": "the search was finished here",
+    "finished": "the search finished here",
 }
-_ON = "and was resumed later"
+_ON = "and a later engine resumed the search"
 
 
 def activity_of(model: Model) -> str | None:
@@ -98,12 +98,13 @@ def _outcome_words(model: Model) -> str:
         if model.source.paths.is_packed:
             return "kernel-tui export SESSION --sources DIRECTORY writes the best kernels to files"
         return "the best kernels are in the session's best/ directory"
-    return "no correct kernel was found" if state.nothing_correct else "every problem is pruned"
+    return "the search found no correct kernel" if state.nothing_correct else "every problem is pruned"
 
 
 def kernels_at_work(state: SessionState) -> str:
-    """Count kernels by stage, such as ``1 timing, 2 building, 1 waiting, 3 queued``. Kernels wait for a builder or
-    device.
+    """Count kernels by stage, such as ``1 timing, 2 building, 1 waiting, 3 queued``.
+
+    A waiting kernel needs a free builder or device.
     """
     words = {"checking": "timing", "timing": "timing"}
     counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.at_work())
@@ -112,13 +113,13 @@ def kernels_at_work(state: SessionState) -> str:
 
 
 def opening_of(state: SessionState) -> list[ProblemState]:
-    """Return the problems whose reference has not been timed yet."""
+    """Return the problems whose reference the engine has not timed yet."""
     every = (one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one))
     return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
 
 
 def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
-    """Whether the engine works on the problem now: always, or during its turn in a session with turns."""
+    """Return whether the engine works on the problem now. In a session without turns, the answer is always yes."""
     return state.phase(problem.id) in (None, "running")
 
 
@@ -139,7 +140,7 @@ def _listed(names: list[str]) -> str:
 
 
 def reopening_of(state: SessionState) -> ProblemState | None:
-    """Return the problem that a resumed engine is reopening, or None when all are open."""
+    """Return the problem that a resumed engine is reopening, or None when all problems are open."""
     if state.starts < 2 or state.engine is None or state.paused:
         return None
     since = state.engine.started_at
@@ -148,7 +149,7 @@ def reopening_of(state: SessionState) -> ProblemState | None:
     left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
     judging = {one.problem for one in state.at_work()}
     asked = {call.site.problem for call in state.spending.flying.values()}
-    # No event says when a problem was reopened. One that is only waiting for replies counts as open.
+    # No event says when the engine reopened a problem. A problem that is only waiting for replies counts as open.
     return next((one for one in left if one.id in judging or one.id not in asked), None)
 
 
@@ -162,7 +163,7 @@ def _moved_since(state: SessionState, problem: ProblemState, time: float) -> boo
 
 
 def runoffs_of(state: SessionState) -> list[str]:
-    """Return the problems that are in a runoff, because all kernels of their open round have verdicts."""
+    """Return the problems that must be in a runoff, since all kernels of the open round have verdicts."""
     if state.paused:
         return []
     asked = {call.site.problem for call in state.spending.flying.values()}
@@ -182,7 +183,7 @@ def runoffs_of(state: SessionState) -> list[str]:
 
 
 def owed_of(state: SessionState, limits: Limits) -> str | None:
-    """Return what the engine measures after each problem's last round, or None before that."""
+    """Return what the engine measures after each problem's last round, or None before the end of that round."""
     owing = [
         one
         for one in state.problems.values()
@@ -201,7 +202,7 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 
 
 def baseline_beside(model: Model) -> ProblemState | None:
-    """Return the problem whose torch.compile the engine times while all kernels in flight wait, or None.
+    """Return the problem on which the engine times torch.compile while all kernels in flight wait, if any.
 
     No event reports this timing, but no other work in a search keeps all kernels waiting.
     """
@@ -241,14 +242,14 @@ def seeds_awaited(state: SessionState) -> str | None:
 
 
 def waiting_of(model: Model) -> str | None:
-    """Say that another process is using the device, or return None."""
+    """Say that another process is using the device, or return None if the search waits for no device."""
     if (wait := model.wait) is None:
         return None
     return f"waiting for the device: {held_in_words(wait)}"
 
 
 def overrun_of(model: Model) -> str | None:
-    """Return what the engine is doing beyond its time budget, or None within it."""
+    """Return what the engine is doing beyond its time budget, or None while time is left."""
     if model.minutes is None or model.link.kind not in ("live", "stalled"):
         return None
     over = model.search_seconds() - model.minutes * 60

@@ -68,7 +68,7 @@ class Calls(Struct):
 
 
 def conversation_of(state: SessionState, calls: Calls, row: Row | None, subject: VariantState | None) -> list[Turn]:
-    """Return the calls of the selected row and its kernel ``subject``, calls in flight first."""
+    """Return the calls of the selected row and its kernel ``subject``, with calls in flight first."""
     turns: list[Turn] = []
     idea = state.ideas.get(row.id) if row is not None and row.kind == "idea" else None
     if idea is not None:
@@ -131,18 +131,18 @@ def purpose_words(site: CallSite) -> str:
 
 
 def who_wrote(state: SessionState, row: Row | None, subject: VariantState | None) -> str:
-    """Say why there is no recorded call, in one sentence."""
+    """Say in one sentence why there is no recorded call."""
     idea = state.ideas.get(row.id) if row is not None and row.kind == "idea" else None
     node = idea if idea is not None and not idea.variants else subject
     if node is None:
-        return "No model has been called for this node yet."
+        return "The search has called no model for this node yet."
     if node.proposer in NOBODY:
         return f"{node.id}: {NOBODY[node.proposer]}"
     return f"{node.proposer} wrote {node.id}; this session has no record of the call."
 
 
 def text_so_far(model: Model, call: CallState) -> Partial | None:
-    """Return the partial reply of a call in flight, or None if nothing has been streamed."""
+    """Return the partial reply of a call in flight, or None if the provider has streamed nothing."""
     directory = model.directory
     if directory is None or not call.flying or call.provider == MANUAL or model.link.kind not in ("live", "stalled"):
         return None

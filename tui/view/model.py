@@ -35,8 +35,8 @@ EngineKind = Literal[
     "never ran",
     "gone",
 ]
-"""``died``: the engine died without a last event. ``ended early``: only the lock file says why the engine ended, as
-with a full disk. ``gone``: the session was moved or deleted."""
+"""``died``: the engine died without a last event. ``ended early``: only the lock file says why the engine ended, for
+example because of a full disk. ``gone``: the session was moved or deleted."""
 
 
 class Pending(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Model(Struct):
     recorded_starts: int = 0
     """Number of engine starts in a replayed recording."""
     recorded_at: Callable[[float], float] | None = None
-    """Map a time of a replay to the time of the recording."""
+    """Map a replay time to a recording time."""
 
     def now(self) -> float:
         return self.source.now()

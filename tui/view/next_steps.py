@@ -23,7 +23,8 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> 
     """Return the value that a new time limit must exceed, or None if a resume needs no new limit.
 
     ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_time`` says
-    whether the time budget ended the last engine run: it reserves up to ``RESERVE_SHARE`` for its last measurements.
+    whether the time budget ended the last engine run. An engine reserves up to ``RESERVE_SHARE`` of this budget for its
+    last measurements.
     """
     if minutes is None:
         return None
@@ -54,7 +55,7 @@ def resume_command(model: Model) -> str:
 
 
 def option_to_resume(paths: SessionPaths, state: SessionState) -> str:
-    """Return the option that the session needs to resume, such as ``--rounds N``; "" if it needs none."""
+    """Return the option that the session needs to resume, such as ``--rounds N``, or "" if it needs none."""
     if state.finished:
         return "--rounds N"
     if (spent := minutes_spent(paths, state)) is not None:
@@ -75,7 +76,7 @@ def minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, floa
 
 
 def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget) -> str | None:
-    """Say why a search would end at once under one of the new limits, or return None if all leave work."""
+    """Say why a search would end at once under one of the new limits, or return None if all limits leave work."""
     for name in ("minutes", "rounds", "dollars", "tokens", "calls"):
         limit = getattr(limits, name)
         if limit is None or (found := _USED_UP[name](paths, state, limit)) is None:
@@ -147,7 +148,7 @@ _USED_UP: dict[str, Callable[[SessionPaths, SessionState, float], _UsedUp | None
     "tokens": _too_few_tokens,
     "calls": _too_few_calls,
 }
-"""For each limit of ``ChangeBudget``: what the search has used if a new limit leaves nothing, otherwise None."""
+"""A function per limit of ``ChangeBudget``. It returns what the search has used, or None if a new limit leaves work."""
 
 
 def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
@@ -170,13 +171,13 @@ def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
 
 
 def _spendable(limits: Limits) -> str:
-    """Return the options that raise a used-up budget of dollars, tokens or calls; one of them is necessary."""
+    """Return the options that raise a used-up budget of dollars, tokens or calls. One of them is necessary."""
     names = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
     return " or ".join(f"--{name} N" for name in names or ["minutes"])
 
 
 def _more(needed: float, name: str = "minutes") -> str:
-    """Return the option with a rounded limit above ``needed``, so that the command can be pasted."""
+    """Return the option with a rounded limit above ``needed``, so that the user can paste the command."""
     whole = math.floor(needed)
     step = 10 ** max(0, len(str(whole)) - 2)
     return f"--{name} {(whole // step + 1) * step}"
@@ -205,8 +206,8 @@ def spent_in_words(minutes: float, needed: float, argument: str) -> str:
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
     """Say how a session's engine ended and, if the time budget is used up, how to continue.
 
-    ``said`` describes the end. ``minutes`` is the limit that the user set, None for the config's. ``by_budget`` says
-    whether the time budget or a spending limit ended the engine.
+    ``said`` describes the end. ``minutes`` is the limit that the user set, or None for the config's limit.
+    ``by_budget`` says whether the time budget or a spending limit ended the engine.
     """
     minutes = minutes if minutes is not None else limits_of(paths).minutes
     by_time = by_budget and not said.endswith(LARGER_LIMIT)

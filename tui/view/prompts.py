@@ -12,7 +12,7 @@ from engine.session.store import SessionPaths
 from tui.view.source import argument_of
 
 _LONG_S = 5.0
-"""Minimum waiting time of a prompt that gets a line."""
+"""Seconds that a prompt must wait before it gets a line."""
 
 
 def unanswered(state: SessionState, directory: Path | None) -> list[CallState]:
@@ -35,7 +35,7 @@ class PromptLines:
         self._said: set[str] = set()
 
     def lasting(self, state: SessionState, now: float) -> str | None:
-        """Return a line about the unanswered prompts if any of them is new, or None."""
+        """Return a line about the unanswered prompts, or None if none of them is new."""
         asked = [call for call in state.spending.flying.values() if call.provider == MANUAL]
         unsaid = [call for call in asked if call.id not in self._said]
         if not any(now - max(call.started_at, self._began) >= _LONG_S for call in unsaid):

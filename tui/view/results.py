@@ -24,10 +24,10 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``eager_ms`` comes
     from the same pairs. ``over_compile`` is the speedup over torch.compile. ``uncertain``, ``compile_uncertain`` and
     ``over_compile_uncertain`` say which figures are uncertain: the speedup over eager, the time of torch.compile, and
-    the speedup over it. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is SOL / best
-    time. ``kernelbench`` is the best kernel's verdict under KernelBench's rules, or "". ``sizes`` describes the best
-    kernel's results at other sizes. ``file`` contains the best kernel's source; None for a packed session, which has no
-    such files. ``status`` is "solved", or says why there is no best kernel; see
+    the speedup over torch.compile. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is
+    SOL / best time. ``kernelbench`` is the best kernel's verdict under KernelBench's rules, or "". ``sizes`` describes
+    the best kernel's results at other sizes. ``file`` is the path of the best kernel's source, or None for a packed
+    session, which has no such files. ``status`` is "solved", or says why there is no best kernel; see
     :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why its search ended.
     """
 
@@ -113,7 +113,7 @@ def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> 
 
 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:
-    """Return the time of the first correct kernel that was written for the problem, by its own verdict.
+    """Return the time of the problem's first correct kernel, from the kernel's own verdict.
 
     If this kernel is the best, return the best kernel's time, which a runoff may have measured again.
     """
@@ -125,7 +125,7 @@ def first_correct_ms(state: SessionState, problem: str) -> float | None:
 
 
 def at_other_sizes(variant: VariantState) -> str:
-    """Describe the kernel's results at other sizes, or return "" if it was not judged there."""
+    """Describe the kernel's results at other sizes, or return "" if it has none."""
     checked = variant.at_sizes
     return "" if checked is None else checked.note or sizes_in_words(checked.results)
 

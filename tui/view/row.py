@@ -10,8 +10,8 @@ Kind = Literal["problem", "round", "idea", "variant"]
 class Row(NamedTuple):
     """A row of the tree, for the node ``id``.
 
-    ``folded`` is None if the node has nothing to fold. ``match`` is False for rows that do not match the filter
-    themselves, but contain a match.
+    ``folded`` is None if the node has nothing to fold. ``match`` is False for a row that contains a match but does
+    not match the filter itself.
     """
 
     kind: Kind

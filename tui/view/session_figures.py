@@ -30,9 +30,9 @@ LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 class ProblemFigures(Struct, frozen=True, kw_only=True):
     """A problem's figures.
 
-    ``judged`` counts the verdicts, without failed evaluations, and ``built`` the kernels that compile. ``author`` and
-    ``language`` describe the best kernel. ``identity`` is a digest of reference and shapes; speedups are comparable
-    only between equal identities.
+    ``judged`` counts the verdicts, without failed evaluations. ``built`` counts the kernels that compile. ``author``
+    and ``language`` describe the best kernel. ``identity`` is a digest of the reference and the shapes. Speedups are
+    comparable only between equal identities.
     """
 
     result: ResultRow
@@ -143,7 +143,7 @@ def read_figures(paths: SessionPaths) -> SessionFigures:
 def figures_of(state: SessionState, directory: Path, config: str, *, running: bool, now: float) -> SessionFigures:
     """Compute a session's figures.
 
-    ``config`` is the session's configuration, as TOML. Search time counts up to ``now``, in Unix seconds.
+    ``config`` is the session's configuration, as TOML. Search time counts up to ``now`` (Unix seconds).
     """
     results = results_of(state, directory, elapsed_s(state, now))
     problems = tuple(

@@ -33,7 +33,7 @@ from tui.text.story import Story
 from tui.view.over_time.history import History, fold_all
 
 HISTORY_S = 900.0
-"""Time span of the device readings on the screen."""
+"""Time span of the device readings on the screen, in seconds."""
 LINK_EVERY_S = 0.5
 
 LinkKind = Literal["connecting", "starting", "live", "stalled", "ended", "replay"]
@@ -45,9 +45,9 @@ class Link(Struct, frozen=True):
     """The engine's state, from its lock and heartbeat.
 
     ``starting``: this process started the engine, which has no lock yet. ``stalled``: ``message`` says why, since
-    when, and what to do. ``ended``: no engine is running; the events say how it ended. ``gone``: the session was moved
-    or deleted; ``pid`` is then the engine that was running, if any. ``heard_at``:
-    the last heartbeat of an engine that ended, by its own clock.
+    when, and what to do. ``ended``: no engine is running, and the events say how the last engine ended. ``gone``: the
+    session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the last heartbeat
+    of an engine that ended, by the engine's clock.
     """
 
     kind: LinkKind
@@ -130,8 +130,8 @@ class Source(Protocol):
 class SessionSource:
     """A session on this machine.
 
-    ``clock`` returns Unix seconds; tests freeze it. ``starting`` returns whether an engine was started but has not
-    taken the session's lock yet.
+    ``clock`` returns Unix seconds, and tests freeze it. ``starting`` returns whether a new engine has not yet taken
+    the session's lock.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class SessionSource:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, or None if there is none."""
+    """Return the device and inode of a file, or None if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
 """Compute the cost and gain of model calls, as figures for a table.
 
 A kernel's gain is its speedup over the best kernel at that time, or over eager for the first kernel. Pruned kernels
-gain nothing. Gains multiply, so they are added as logarithms. The unit is a step of 1%: twice as fast as eager is 70
-steps.
+gain nothing. Gains multiply, so the table adds their logarithms. The unit is a step of 1%: twice as fast as eager is
+70 steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONE_PERCENT = log(1.01)
 class Share(Struct, frozen=True):
     """The cost and gain of a model, problem, round or idea.
 
-    ``gain`` is the sum of the logarithms of the speedups gained, over ``problems`` problems.
+    ``gain`` adds up the logarithms of the speedups gained on ``problems`` problems.
     """
 
     name: str

@@ -87,7 +87,7 @@ def _row(
 
 
 def _pieces(text: str, room: int, most: int) -> list[str]:
-    """Split ``text`` into at most ``most`` lines of ``room`` cells. The last line is cut if necessary."""
+    """Split ``text`` into at most ``most`` lines of ``room`` cells, and cut the last line if necessary."""
     text = clean_line(text)
     if most == 1 or cell_len(text) <= room:
         return [fmt.fit(text, room)]

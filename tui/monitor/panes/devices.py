@@ -58,7 +58,7 @@ def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool
 
 
 def _not_running(model: Model, palette: Palette) -> list[Strip]:
-    """Return a line that says when the last readings were taken."""
+    """For a session without an engine, return a line with the time of the last readings."""
     if model.link.kind != "ended":
         return []
     reading = model.latest()

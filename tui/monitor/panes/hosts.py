@@ -17,7 +17,7 @@ from tui.view.model import Model
 
 HOST_CHARS = 12
 FOLDED_FROM = 9
-"""From this many devices on, a host with several devices has one line."""
+"""Minimum number of devices at which all devices of a host share one line."""
 _AT_WORK = ("checking", "timing")
 
 
@@ -60,7 +60,7 @@ def _of_model(
 def _devices(
     label: str, group: Sequence[DeviceFact], samples: dict[str, DeviceSample], model: Model, palette: Palette
 ) -> Strip:
-    """Return the line of one device, or of a host's devices together: the most important figures first."""
+    """Return the line of one device, or of all devices of a host, with the most important figures first."""
     ids = {fact.id for fact in group}
     found = [samples[fact.id] for fact in group if fact.id in samples]
     flight = model.state.at_work() if model.link.kind != "ended" else []

@@ -65,9 +65,9 @@ ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "
 class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
-    ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched``: that pane has an
-    active search. ``row`` is the kind of the selected row, or None. ``steers``: a request would reach an engine.
-    ``resumable``: this monitor may start an engine.
+    ``focus`` is the kind of pane that has the focus. ``/`` searches a "text" pane. ``searched``: that pane has an
+    active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``: a request would
+    reach an engine. ``resumable``: this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"
@@ -84,7 +84,7 @@ class Where(Struct, frozen=True):
 
 
 class Hint(NamedTuple):
-    """A key with its label. ``action`` is what a click runs, or None."""
+    """A key with its label. ``action`` is the action that a click runs, if any."""
 
     key: str
     label: str
@@ -112,7 +112,7 @@ SEARCHING = (Hint("enter", "search"), Hint("esc", "leave"))
 
 
 class KeyBar(LinesView):
-    """The last line of the screen. ``where`` is called before each drawing, and returns the state for the hints."""
+    """The last line of the screen. Before each drawing, the bar calls ``where`` for the state that selects hints."""
 
     def __init__(self, where: Callable[[], Where], *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)

@@ -26,7 +26,7 @@ WORDS_AT = 6
 
 
 class Limit(NamedTuple):
-    """What limits the use of a correct kernel, in words and as a mark for lines without room for the words."""
+    """A limit on the use of a correct kernel, in words and, for narrow lines, as a mark."""
 
     words: str
     mark: str
@@ -84,7 +84,8 @@ def leader_lines(
 ) -> list[Strip]:
     """Return a problem's leaders with their notes.
 
-    ``room`` is the number of lines. Kernels get half of the lines. ``headed`` adds a line with column names.
+    ``room`` is the number of lines. If it is large, kernels get half of the lines, and their notes the other half.
+    ``headed`` adds a line with column names.
     """
     leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}

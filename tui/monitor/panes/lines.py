@@ -20,7 +20,7 @@ Part = str | tuple[str, Style]
 
 
 def line(*parts: Part) -> Strip:
-    """Build a line from texts and (text, style) pairs. Control characters are replaced."""
+    """Build a line from texts and (text, style) pairs, and replace control characters."""
     segments = []
     for part in parts:
         text, style = (part, None) if isinstance(part, str) else part
@@ -31,7 +31,7 @@ def line(*parts: Part) -> Strip:
 
 EMPTY = Strip([])
 AFTER_MATCH = 4
-"""A match beyond the right edge is shown with this fraction of the pane's width after it."""
+"""The pane scrolls to a match beyond the right edge until 1 / AFTER_MATCH of the pane's width follows the match."""
 
 
 class LineWidget(ScrollView, inherit_bindings=False):
@@ -52,9 +52,9 @@ class LineWidget(ScrollView, inherit_bindings=False):
     ]
 
     ellipsis: ClassVar[bool] = False
-    """Whether a line that is cut ends in an ellipsis."""
+    """Whether a cut line ends in an ellipsis."""
     _barred = 0
-    """The content height that the scrollbar was last drawn for."""
+    """The content height at the last drawing of the scrollbar."""
     _ground = Style()
     """The pane's own colors, drawn under every line."""
 
@@ -71,7 +71,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
 
     @property
     def allow_horizontal_scroll(self) -> bool:
-        """Whether keys scroll sideways, since the pane has no horizontal scrollbar."""
+        """Whether keys scroll sideways. The pane has no horizontal scrollbar."""
         return self.max_scroll_x > 0
 
     def set_content_size(self, width: int, height: int) -> None:
@@ -113,7 +113,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
 
 
 class LinesView(LineWidget):
-    """A pane that keeps all of its lines and can be searched."""
+    """A searchable pane that keeps all of its lines."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None, focusable: bool = True) -> None:
         super().__init__(id=id, classes=classes)
@@ -195,7 +195,7 @@ class LinesView(LineWidget):
 
 
 def highlighted(strip: Strip, needle: str, style: Style) -> Strip:
-    """Return ``strip`` with every occurrence of ``needle`` in ``style``, ignoring case."""
+    """Return ``strip`` with every case-insensitive match of ``needle`` in ``style``."""
     text, wanted = strip.text.lower(), needle.lower()
     cuts: list[int] = []
     place = text.find(wanted)

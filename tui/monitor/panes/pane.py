@@ -1,4 +1,7 @@
-"""A pane with a title line above its body. The title shows the pane's key, and lights up while it has the focus."""
+"""A pane with a title line above its body.
+
+The title shows the pane's key, and lights up while the pane has the focus.
+"""
 
 from __future__ import annotations
 

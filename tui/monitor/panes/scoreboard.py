@@ -23,15 +23,15 @@ LEGEND = f"{SOL}: lower bound / best time; {SIDE_BY_SIDE}: change in a runoff"
 """Last line, if there is room for it. It explains marks of the tree too."""
 FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), (SOL, 6))
 INTERVAL = ("95%", 15)
-"""Column after the speedup, shown if the pane has room for the interval and a few rounds."""
+"""Column after the speedup, if the pane has room for the interval and a few rounds."""
 ROUNDS_MIN = 4
 CHART = 6
-"""Width of the chart by round, with the cells beside it. A long name takes its place."""
+"""Width of the chart by round, with the cells beside it. A long problem name takes the chart's place."""
 SHORTEST_CHART = 3
 RUNNING = "> "
-"""Mark of the problem that has its turn."""
+"""Mark of the problem whose turn it is."""
 WAITING = (" waiting", " waits")
-"""Words in the chart's place for a problem that has had no turn. The first word that fits is shown."""
+"""Words in the chart's place for a problem that has had no turn. The pane shows the first word that fits."""
 ROOM = 13
 """Height of the pane at 120 columns, in lines."""
 
@@ -117,7 +117,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
 
 
 def _refused(state: SessionState, palette: Palette, width: int) -> list[Strip]:
-    """Return the problems that are not searched, each with its full reason."""
+    """Return the problems that the engine does not search, each with the full reason."""
     said = [
         line((f"{one.problem}  ", palette.bold), (f"not searched: {one.reason}", palette.warn))
         for one in state.refused.values()

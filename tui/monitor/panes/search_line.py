@@ -13,7 +13,7 @@ PLACEHOLDER = "search this pane; enter: keep, then n and N; esc: leave"
 
 
 class SearchBar(Input):
-    """Search ``view`` while the user types. Enter keeps the search, esc drops it."""
+    """Search ``view`` while the user types. Enter keeps the search, and esc drops it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "drop the search", show=False)]
     DEFAULT_CSS = "SearchBar { height: 1; border: none; padding: 0 1; background: $panel; }"

@@ -28,9 +28,9 @@ from tui.view.spend import count, money
 
 DAY_S = 86400.0
 TABLE_HINT = "2: table"
-"""Hint to the key that shows the scoreboard, on screens without room for it."""
+"""Hint for the key that shows the scoreboard, on screens without room for it."""
 NAME_MIN = 9
-"""Minimum width in cells of a problem's name in the line of best speedups."""
+"""Minimum width of a problem's name in the line of best speedups, in cells."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -68,7 +68,7 @@ class StatusLine(LinesView):
 def status_line(
     model: Model, palette: Palette, width: int, *, ascii_only: bool, held: bool = False, follow: bool = False
 ) -> Strip:
-    """Return as many parts as fit, always in the same order."""
+    """Return the first status line: as many parts as fit, always in the same order."""
     state = model.state
     if not model.opened:
         return line((f" {model.source.name}", palette.title), ("  opening the session …", palette.dim))
@@ -163,7 +163,7 @@ def _share(model: Model, palette: Palette) -> list[Part]:
 
 
 def _ends(model: Model, palette: Palette) -> list[Part]:
-    """Return the search's estimated end, in local time. A pause has no known end."""
+    """Return the search's estimated end, in local time. A paused search has no known end."""
     progress = progress_of(model)
     if progress is None or progress.left_s is None:
         return []
@@ -171,7 +171,7 @@ def _ends(model: Model, palette: Palette) -> list[Part]:
 
 
 def _end(now: float, left_s: float) -> str:
-    """Return the time of day in ``left_s`` seconds, or the days until then."""
+    """Return the time of day after ``left_s`` seconds, or the number of days until then."""
     if left_s > DAY_S:
         return f"in {left_s / DAY_S:.0f}d"
     return f"~{time.strftime('%H:%M', time.localtime(now + left_s))}"
@@ -237,7 +237,7 @@ class Notice(NamedTuple):
 
 
 def notice_of(model: Model) -> Notice | None:
-    """Return a notice that says what happened and what the user should do, or None."""
+    """Return a notice of what happened and what the user should do, or None if all is well."""
     link, engine = model.link, model.state.engine
     resume = f"Press R to resume (or: {resume_command(model)})"
     if model.engine == "gone":

@@ -109,7 +109,7 @@ class CompareScreen(ModalScreen[None]):
         self.keys_line.set_lines([line(*parts)])
 
     def action_screenshot(self) -> None:
-        """Save the screen as SVG and show its path."""
+        """Save the screen as SVG and show the file's path."""
         try:
             self._word = f"Saved {one_line(self.app.save_screenshot(), 200)} "
         except OSError as error:

@@ -67,11 +67,11 @@ class MonitorScreen(Screen[None]):
         self.following = False
         self.held = False
         self._before_filter: str | None = None
-        """The node that was selected when the user started to filter."""
+        """The selected node when the user started to filter."""
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)
-        """The kind of the selected row, and whether the session had called a model, when the key bar was last drawn."""
+        """The selected row's kind at the last drawing of the key bar, and whether the session had called a model."""
 
     @cached_property
     def steering(self) -> Steering:
@@ -132,7 +132,7 @@ class MonitorScreen(Screen[None]):
     # Called by the app
 
     def replace_state(self) -> None:
-        """Show the model's new state after it was opened or a replay jumped."""
+        """Show the model's new state after the session has opened or a replay has jumped."""
         view = self.tree_rows.view
         self.tree_rows = TreeRows(self.model.state, view)
         self.tree_rows.set_filter(view.filter)
@@ -177,7 +177,7 @@ class MonitorScreen(Screen[None]):
             self._show_best()
 
     def tick(self) -> None:
-        """Update ages and stages. Called once a second."""
+        """Update ages and stages. The app calls this method once a second."""
         self.status.show(self.model, self.held, self.following)
         if not self.held:
             self.tree_view.refresh_rows()
@@ -380,7 +380,7 @@ class MonitorScreen(Screen[None]):
         if subject.id in marks:
             marks.remove(subject.id)
         elif len(marks) == MOST:
-            self.host.say(f"At most {MOST} kernels can be marked. Press m on a marked kernel to unmark it.")
+            self.host.say(f"You can mark at most {MOST} kernels. Press m on a marked kernel to unmark it.")
             return
         else:
             marks.append(subject.id)
@@ -406,7 +406,7 @@ class MonitorScreen(Screen[None]):
         if best is None:
             self.host.say("There is no correct kernel yet.", severity="warning")
         elif not self.tree_view.select(best):
-            self.host.say(f"The filter hides {best}. Press esc to clear it.", severity="warning")
+            self.host.say(f"The filter hides {best}. Press esc to clear the filter.", severity="warning")
 
     def action_spend(self) -> None:
         """Show the cost of model calls. In the dialog, ``M`` changes the limits."""

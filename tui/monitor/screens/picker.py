@@ -150,7 +150,7 @@ class PickerApp(App[Path]):
         if one.directory in self._marked:
             self._marked.remove(one.directory)
         elif len(self._marked) == MOST:
-            self._say(f"At most {MOST} sessions can be marked.")
+            self._say(f"You can mark at most {MOST} sessions.")
             return
         else:
             self._marked.append(one.directory)

@@ -133,9 +133,9 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             self.call_after_refresh(lambda: self.run_worker(self._show_transformations(look)))
 
     async def _show_transformations(self, look: Callable[[], Awaitable[Catalogue]]) -> None:
-        """Show the transformations once they are known. Keep the user's text and its focus."""
+        """Show the transformations once they are known. Keep the user's text and the focus."""
         self._catalogue = await look()
-        with contextlib.suppress(NoMatches):  # The dialog was closed in the meantime.
+        with contextlib.suppress(NoMatches):  # The user has closed the dialog in the meantime.
             begun = self.query_one("#prose", Input).value
             await self.recompose()
             prose = self.query_one("#prose", Input)
@@ -152,7 +152,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             event.stop()
 
     def on_resize(self) -> None:
-        """Fit the list to the screen, so that the longest description is shown in full."""
+        """Fit the list to the screen, so that the longest description fits in full."""
         if self._catalogue is None or not self._entries:
             return
         width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS

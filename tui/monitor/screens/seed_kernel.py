@@ -21,7 +21,10 @@ from tui.text.sanitize import one_line
 
 
 class KernelRequest(Struct, frozen=True):
-    """The kernel to seed. ``source`` None opens the editor. ``language`` None is the problem's own language."""
+    """The kernel to seed.
+
+    If ``source`` is None, the monitor opens the editor. If ``language`` is None, the problem's own language applies.
+    """
 
     source: str | None
     text: str
@@ -63,7 +66,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
     """
 
     def __init__(self, problem: ProblemState, idea: IdeaState | None = None, waiting: Sequence[IdeaState] = ()) -> None:
-        """``idea`` is the idea that the kernel implements, or None. ``waiting`` are ideas without a kernel."""
+        """``idea`` is the idea that the kernel implements, if any. ``waiting`` are ideas without a kernel."""
         super().__init__()
         self._problem, self._idea, self._waiting = problem, idea, waiting
         self._suggested = Completion("")

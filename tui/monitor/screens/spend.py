@@ -132,7 +132,7 @@ def _amount(amount: Amount) -> str:
 
 
 def _limits(model: Model, total: Share, palette: Palette, *, ascii_only: bool) -> Iterator[Strip]:
-    """Yield the used share of each limit. A nearly exhausted limit is highlighted."""
+    """Yield the used share of each limit, and highlight nearly exhausted limits."""
     spend, cap, at_most = total.spend, total.cap, total.spend.at_most
     minutes = model.search_seconds()
     limit_s = model.minutes * 60 if model.minutes is not None else None

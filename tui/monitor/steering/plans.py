@@ -30,7 +30,7 @@ def finished_words(doing: str = "") -> str:
 
 
 class Refused(Exception):
-    """A request that cannot be made. The message is a sentence that says why."""
+    """A request that the user cannot make. The message is a sentence that says why."""
 
 
 class Step(Struct):
@@ -48,9 +48,9 @@ class Step(Struct):
 class Plan(Struct, frozen=True):
     """A request to the engine, with its confirmation and undo.
 
-    The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation;
-    its first line asks. ``undoable`` says whether ``z`` undoes the request. Without an ``inverse``, undo prunes the new
-    node. ``step`` is the step that the request undoes or redoes.
+    The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation,
+    and the first line asks. ``undoable`` says whether ``z`` undoes the request. Without an ``inverse``, undo prunes the
+    new node. ``step`` is the step that the request undoes or redoes.
     """
 
     command: Command
@@ -63,7 +63,10 @@ class Plan(Struct, frozen=True):
 
 
 def why_not_steer(model: Model, doing: str = "") -> str | None:
-    """Return why a request would not reach an engine, or None. ``doing``: what the request asks of the engine."""
+    """Return why a request would not reach an engine, or None if it would.
+
+    ``doing`` says what the request asks the engine to do.
+    """
     if model.source.read_only:
         return "This monitor is read-only."
     if model.link.gone:
@@ -141,7 +144,7 @@ def _plan_share(model: Model, change: requests.ChangeShare) -> Plan:
 
 
 def _below_what_is_spent(model: Model, change: requests.ChangeBudget) -> list[str]:
-    """Return a line for each limit in ``change`` that is already reached."""
+    """Return a line for each limit in ``change`` that the search has already reached."""
     spend, minutes = model.state.spending.total, model.search_seconds() / 60
     numbers = [problem.rounds[-1].number for problem in model.state.problems.values() if problem.rounds]
     said = []
@@ -206,7 +209,7 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
 
 
 def _what_stops(running: int, queued: int) -> str:
-    """Say what happens to the running and queued evaluations. At least one number is above 0."""
+    """Say what happens to the running and queued evaluations. At least one of the two numbers must be above 0."""
     both = [f"cancels {_count(running, 'running evaluation')}"] if running else []
     both += [f"drops {_count(queued, 'queued evaluation')}"] if queued else []
     return f"This {' and '.join(both)}."

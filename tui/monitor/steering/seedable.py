@@ -84,10 +84,10 @@ def answers_at_once() -> bool:
 
 
 async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
-    """Return the transformations that the playbook can apply to ``parent``, or to the best kernel.
+    """Return the transformations that the playbook can apply to ``parent`` or, if it is None, to the best kernel.
 
-    The engine decides by the same rules. The result is empty if the session has no playbook, if the playbook has no
-    pattern for the problem, or before the first round. Raises SessionError.
+    The engine decides by the same rules. There are no transformations before the first round, without a playbook, or
+    for a problem without a pattern. Raises SessionError.
     """
     for name in _HEAVY:
         await asyncio.to_thread(importlib.import_module, name)
@@ -98,7 +98,7 @@ async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) 
 
 
 async def _transformations_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
-    """Return what the playbook can do, once its modules are imported."""
+    """Return the playbook's transformations. The caller must have imported the playbook's modules."""
     from engine.config.schema import ConfigError, parse_config
     from engine.proposers.playbook import Playbook
     from engine.search.context import demands_of

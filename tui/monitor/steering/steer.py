@@ -208,7 +208,9 @@ class Steering:
         problem = self._state.problems[idea.problem]
         language = language_for(problem, idea)
         name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language)
-        unchanged = f"Nothing changed, so {idea.id} still needs a kernel. To open the editor, select it and press e."
+        unchanged = (
+            f"Nothing changed, so {idea.id} still needs a kernel. To open the editor, select the idea and press e."
+        )
         source = self._edited(problem, text, name, unchanged)
         if source is None:
             return
@@ -240,8 +242,9 @@ class Steering:
         return self._here.model.state
 
     def _may_steer(self, doing: str) -> bool:
-        """Return whether a request would reach an engine, and show a notice that says why not. ``doing``: what the
-        request asks of the engine, for the notice.
+        """Return whether a request would reach an engine. If not, show a notice that says why.
+
+        ``doing`` says what the request asks the engine to do, for the notice.
         """
         why = self._host.why_not_steer(doing)
         if why is not None:
@@ -249,9 +252,9 @@ class Steering:
         return why is None
 
     def _may_write(self, doing: str) -> bool:
-        """Return whether a request would reach an engine, and open a dialog that says why not.
+        """Return whether a request would reach an engine. If not, open a dialog that says why.
 
-        Users type on after such a key. The dialog takes this text, which the main screen would run as commands.
+        Users keep typing after such a key. The dialog takes this text, which the main screen would run as commands.
         """
         why = self._host.why_not_steer(doing)
         if why is not None:
@@ -264,7 +267,7 @@ class Steering:
         return why is None
 
     def _may_add_to(self, node: str) -> bool:
-        """Return whether the engine accepts children of ``node``, and show a notice that says why not."""
+        """Return whether the engine accepts children of ``node``. If not, show a notice that says why."""
         if self._state.is_pruned(node):
             self._host.say(f"{node} is pruned. Restore it first with d or z.", severity="warning")
             return False
@@ -281,7 +284,7 @@ class Steering:
     def _ask(self, make: Callable[[], Plan], doing: str, *, asks_again: bool = False) -> None:
         """Make a plan, ask for confirmation if necessary, and send the plan's request.
 
-        ``asks_again``: the dialog makes the plan every second, so that its counts stay true while the search goes on.
+        ``asks_again``: the dialog makes a new plan every second, so that the counts stay true while the search goes on.
         """
         if not self._may_steer(doing):
             return

@@ -18,7 +18,7 @@ def _decoder(encoding: str) -> partial[codecs.IncrementalDecoder]:
 def install() -> None:
     """Patch Textual's driver, which has no hook, to use ``PastingParser`` and accept any byte.
 
-    Textual decodes strictly and exits on invalid UTF-8, which a paste through tmux or an X10 mouse can send.
+    Textual decodes strictly and exits on invalid UTF-8, which a paste through tmux or an X10 mouse can produce.
     """
     linux_driver.XTermParser = PastingParser  # type: ignore[attr-defined]
     linux_driver.getincrementaldecoder = _decoder  # type: ignore[attr-defined, assignment]

@@ -21,7 +21,7 @@ class Completion(NamedTuple):
 def complete(typed: str, suffixes: Collection[str]) -> Completion:
     """Complete ``typed`` with directories and files that end in one of ``suffixes``.
 
-    Hidden names are candidates only if the dot is typed.
+    Hidden names are candidates only if the user has typed the dot.
     """
     head, slash, start = typed.rpartition("/")
     directory = Path(head + slash).expanduser() if slash else Path()

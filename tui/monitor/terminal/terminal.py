@@ -23,7 +23,8 @@ ORPHAN_POLL_S = 0.5
 HARD_EXIT_S = 2.0
 MAX_CLIPBOARD = 1 << 20
 CLEAR_SEQUENCE = "\x1b[?1049h\x1b[?25l\x1b[r\x1b(B\x1b[0m\x1b[2J"
-"""Select the alternate screen, hide the cursor, reset scroll region, character set and style, and clear the screen."""
+"""Select the alternate screen, hide the cursor, and clear the screen after resetting the scroll region, the character
+set and the style."""
 PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
 
 
@@ -58,7 +59,7 @@ def tmux_clipboard(text: str) -> None:
 def notification_sequence(text: str) -> str:
     """Return an OSC 9 sequence, which shows a desktop notification in terminals that support it.
 
-    tmux passes the sequence on if ``allow-passthrough`` is on. Control characters in the text are replaced.
+    tmux passes the sequence on if ``allow-passthrough`` is on. The function replaces control characters in the text.
     """
     sequence = f"\x1b]9;{one_line(text, 200)}\x07"
     if not os.environ.get("TMUX"):
@@ -76,8 +77,8 @@ def exit_code_of(app: App[Any]) -> int:
 class OrphanWatch:
     """Exit when the terminal is gone, since Textual would loop on end of file forever.
 
-    A thread first calls ``leave``. Two seconds later it kills the process, which may hang on a write to the terminal.
-    No data is lost, because a monitor only reads.
+    A thread first calls ``leave``. Two seconds later, the thread kills the process, which may hang on a write to the
+    terminal. No data is lost, because the monitor holds no unsaved data.
     """
 
     def __init__(self, leave: Callable[[], None], descriptor: int | None = None) -> None:

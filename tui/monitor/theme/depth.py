@@ -16,7 +16,7 @@ LIGHT, DARK = "ansi-light", "ansi-dark"
 
 
 def prefer_no_color() -> None:
-    """Set NO_COLOR for terminals without color. Call this before creating an app, because the app reads NO_COLOR."""
+    """Set NO_COLOR for terminals without color. Call it before creating an app, because the app reads NO_COLOR."""
     if os.environ.get("TERM") in COLORLESS:
         os.environ.setdefault("NO_COLOR", "1")
 
@@ -29,7 +29,7 @@ def color_depth(console: Console) -> Depth:
 def theme_for(depth: Depth, wanted: str) -> str:
     """Return the ``wanted`` theme or, with only 16 colors, the light or dark ANSI theme.
 
-    Other themes' colors would be mapped to these 16 colors, where good and bad become the same gray.
+    Rich would map other themes' colors to these 16 colors, where good and bad become the same gray.
     """
     if depth in ("256", "truecolor") or wanted in (LIGHT, DARK):
         return wanted

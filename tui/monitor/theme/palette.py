@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Palette(Struct, frozen=True):
-    """A style for each meaning. ``cursor`` is the selected row's background; ``found`` marks search matches."""
+    """A style for each meaning. ``cursor`` is the selected row's background. ``found`` marks search matches."""
 
     text: Style
     dim: Style
@@ -162,7 +162,7 @@ def _rich(variables: Mapping[str, str], name: str, fallback: str) -> str | None:
 
 
 def palette_of(app: App[object]) -> Palette:
-    """Return the palette of the app's theme. The palette is computed once per theme."""
+    """Return the palette of the app's theme. The app caches the palette of the current theme."""
     key = (app.theme, app.no_color)
     found: tuple[tuple[str, bool], Palette] | None = getattr(app, "_kernel_palette", None)
     if found is None or found[0] != key:

@@ -37,7 +37,7 @@ class NewBest(Point, frozen=True, gc=False):
 
 
 class Trajectory(Struct):
-    """A problem's search. ``timed`` lists correct kernels in the order of their verdicts; ``bests``, the new bests."""
+    """A problem's search. ``timed`` lists correct kernels in the order of their verdicts. ``bests`` lists new bests."""
 
     timed: list[Point] = field(default_factory=list)
     bests: list[NewBest] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Trajectory(Struct):
 
 
 class Spent(Struct, frozen=True, gc=False):
-    """The confirmed spending on all models up to a moment, in seconds of search time."""
+    """The confirmed spending on all models, up to ``seconds`` of search time."""
 
     seconds: float
     tokens: int

@@ -21,11 +21,11 @@ CHANGES = (
     *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
     *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
 )
-"""Events that change the number of devices, or stop and continue the search time."""
+"""Events that change the number of devices, or stop or restart the search clock."""
 
 
 class Shares(NamedTuple):
-    """Shares of a time span in which a device timed, checked, or waited for a build. The remaining time is idle."""
+    """Shares of a time span that a device spent timing, checking, or waiting for builds. The rest is idle time."""
 
     timing: float = 0.0
     checking: float = 0.0
@@ -37,7 +37,10 @@ class Shares(NamedTuple):
 
 
 class _Step(Struct, frozen=True, gc=False):
-    """A kernel's work changed at ``time`` (Unix seconds). Works are indices of ``Shares``; None occupies no device."""
+    """A kernel's work changed at ``time`` (Unix seconds).
+
+    Kinds of work are indices of ``Shares``. None stands for work that occupies no device.
+    """
 
     time: float
     before: int | None
@@ -52,7 +55,7 @@ class _Measured(Struct, frozen=True, gc=False):
 
 
 class _Changed(Struct, frozen=True, gc=False):
-    """The search at ``time`` (Unix seconds): its search time, whether that clock runs, and the number of devices.
+    """The search at ``time`` (Unix seconds): its search time, whether the search clock runs, and the number of devices.
 
     ``ends_work``: the engine started or stopped, so that no kernel is at work.
     """
@@ -65,7 +68,7 @@ class _Changed(Struct, frozen=True, gc=False):
 
 
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. A bin has the seconds of each kind of work.
+    """The devices' work in bins of ``bin_s`` seconds of search time. A bin holds the seconds of each kind of work.
 
     A large session has 100,000 steps, and often no chart is on the screen. The steps therefore wait until a chart needs
     the bins.

@@ -9,9 +9,9 @@ from tui.view.model import Model
 from tui.view.source import Limits
 
 TIME = "time"
-"""Name of the limit on minutes, whose end is known without an estimate."""
+"""Name of the limit on minutes, which ends at a known time."""
 ENOUGH = 0.05
-"""Share of a limit that must be used up before its rate of use says when it will be reached."""
+"""Minimum used share of a limit before ``progress_of`` estimates when the search will reach it."""
 
 
 class Progress(Struct, frozen=True):
@@ -26,9 +26,10 @@ class Progress(Struct, frozen=True):
 
 
 def progress_of(model: Model) -> Progress | None:
-    """Estimate the progress of a running search from the limit that it will reach first, or return None.
+    """Estimate the progress of a running search from the limit that it will reach first.
 
-    Minutes end at a known time. Rounds, turns, dollars, tokens and calls are assumed to continue at their rate so far.
+    Minutes end at a known time. The estimate assumes that rounds, turns, dollars, tokens and calls continue at their
+    rate so far. Return None if the search is not running or has no limit.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -45,10 +46,10 @@ def progress_of(model: Model) -> Progress | None:
 
 
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
-    """Return how much of each limit is used up, from 0 to 1, by the limit's name.
+    """Return the used share of each limit, from 0 to 1, by the limit's name.
 
-    If problems take turns, ``problems`` is the share of finished turns; otherwise, ``rounds`` is the share of finished
-    rounds. ``elapsed_s``: search time. Limits that are not set are left out.
+    If problems take turns, ``problems`` is the share of finished turns. Otherwise, ``rounds`` is the share of finished
+    rounds. ``elapsed_s`` is the search time. The result omits limits that are not set.
     """
     spend = state.spending.total
     minutes_s = limits.minutes * 60 if limits.minutes is not None else None

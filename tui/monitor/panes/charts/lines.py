@@ -30,19 +30,19 @@ GAP = 2
 LEAST, MOST = 6, 18
 """Minimum and maximum number of lines of a plot with its axis. The minimum has room for three labels."""
 WORK_LINES = 4
-"""Lines of the chart of the devices' work, without its axis."""
+"""Number of lines in the chart of device work, not counting its axis."""
 LOG_FROM = 6.0
-"""The axis is logarithmic if the largest speedup is at least this many times the smallest on the axis."""
+"""The axis is logarithmic if the largest speedup is at least this many times the smallest speedup on the axis."""
 SLOW = 0.5
 """The axis leaves out speedups below this share of their median, so that a slow kernel does not flatten the others."""
 LEAST_ROOM = 0.02
-"""Least room below the speedups, as a share of the largest speedup, so that labels of three digits differ."""
+"""Minimum margin of the speedup axis, as a share of the largest speedup, so that labels of three digits differ."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
 LONGEST_NAME = 24
-"""Maximum cells of a problem's name in the heading."""
+"""Maximum width of a problem's name in the heading, in cells."""
 NAME_GAPS = 3
-"""Spaces around the problem's name in the heading."""
+"""Number of spaces around the problem's name in the heading."""
 
 
 def chart_lines(
@@ -112,7 +112,7 @@ def _beside(charts: Sequence[list[Strip]], width: int) -> list[Strip]:
 
 
 class Work(NamedTuple):
-    """A kind of work of a device, with its mark in the chart in Unicode and in ASCII."""
+    """A kind of device work, with its chart mark in Unicode and in ASCII."""
 
     name: str
     mark: str
@@ -240,7 +240,7 @@ def _step(before: tuple[float, float], after: tuple[float, float]) -> list[tuple
 
 
 def _cells(shares: Sequence[Shares], level: float, marks: Sequence[tuple[str, Style]]) -> list[Part]:
-    """Return a row of the chart of the devices' work, at a height between 0 and 1, as runs of one style."""
+    """Return one row of the chart of device work, as runs of one style. ``level`` is the row's height, 0 to 1."""
     parts: list[tuple[str, Style]] = []
     for one in shares:
         below = 0.0

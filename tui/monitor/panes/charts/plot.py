@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 LABEL_WIDTH = 6
-"""Cells for the labels of the vertical axis, so that charts under each other align."""
+"""Cells for the labels of the vertical axis, the same in all charts so that stacked charts align."""
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 """Columns and rows of dots in a braille character."""
 _PLAIN = str.maketrans({"│": "|", "┤": "|", "─": "-", "┬": "+", "└": "+"})
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
 
 
 class Series(Struct, frozen=True):
-    """Points in one style. ``glyph`` marks each point; without one, a line of dots connects them."""
+    """Points in one style. ``glyph`` marks each point. Without a glyph, a line of dots connects the points."""
 
     points: Sequence[tuple[float, float]]
     style: Style
@@ -56,7 +56,7 @@ class Dots(Struct, frozen=True):
 def plot(
     series: Sequence[Series | Dots], x: Axis, y: Axis, width: int, height: int, frame: Style, *, ascii_only: bool
 ) -> list[Strip]:
-    """Return ``height`` lines of ``width`` cells. Later series cover earlier series; ``frame`` styles the axes."""
+    """Return ``height`` lines of ``width`` cells. Later series cover earlier series. ``frame`` is the axes' style."""
     from plotext import figure, marker
 
     figure.clear()
@@ -89,7 +89,7 @@ def plot(
 def _distinct(
     points: Sequence[tuple[float, float]], x: Axis, y: Axis, width: int, height: int
 ) -> list[tuple[float, float]]:
-    """Return one point per dot of the canvas, since plotext takes 10 µs for each point."""
+    """Keep at most one point per dot of the canvas, since plotext takes 10 µs for each point."""
     across, down = DOTS_ACROSS * width / (x.high - x.low), DOTS_DOWN * height / (y.high - y.low)
     return list({(int(at * across), int(value * down)): (at, value) for at, value in points}.values())
 
@@ -122,7 +122,7 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def time_ticks(seconds: float, most: int) -> list[float]:
-    """Return 2 to ``most`` + 1 round times from 0 to ``seconds``. ``seconds`` is at least 1, ``most`` at least 2."""
+    """Return 2 to ``most`` + 1 round times from 0 to ``seconds``. ``seconds`` is at least 1 and ``most`` at least 2."""
     steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
     step = next((one for one in steps if seconds / one <= most), 86400 * max(1, math.ceil(seconds / 86400 / most)))
     if step > seconds:  # an axis needs two labels

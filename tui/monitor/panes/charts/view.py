@@ -22,7 +22,7 @@ STEPS = 100
 
 
 class Charts:
-    """The charts of ``model`` for one pane. ``ready`` is called when the charts can be drawn."""
+    """The charts of ``model`` for one pane. ``Charts`` calls ``ready`` once it can draw."""
 
     def __init__(self, model: Model, ready: Callable[[], None]) -> None:
         self.model = model
@@ -33,7 +33,7 @@ class Charts:
         self._loaded = False
 
     def version(self, problem: str | None) -> tuple[object, ...]:
-        """Return the cache key of the charts of ``problem``. The key changes at most once per ``REDRAW_S``."""
+        """Return the cache key for the charts of ``problem``. The key changes at most once per ``REDRAW_S``."""
         now = time.monotonic()
         if self._version[:2] != (problem, self._loaded) or now - self._looked_at >= REDRAW_S:
             history, seconds = self.model.history, self.model.search_seconds()
@@ -63,7 +63,7 @@ class ChartsView(LinesView):
     HELP = (
         "The selected problem's search: each correct kernel is a dot, the line is the best speedup so far, and each "
         "new best is a star. A dot at the bottom edge can be a much slower kernel. Below, charts show how the devices "
-        "divided their time, and the spending on models."
+        "divided their time and how much the models cost."
     )
 
     def __init__(self, model: Model, problem: Callable[[], str | None], *, id: str | None = None) -> None:

@@ -39,7 +39,7 @@ WORKER = "tui.monitor.panes.detail.disassemble"
 class Assembly:
     """Compile and disassemble kernels of ``model``, one at a time, in a separate process.
 
-    ``ready`` is called when a listing is available.
+    ``Assembly`` calls ``ready`` when a listing is available.
     """
 
     def __init__(self, model: Model, ready: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Assembly:
         self._running = ""
 
     def known(self, variant: VariantState) -> bool:
-        """Return whether the kernel's listing, or the reason why there is none, is cached."""
+        """Return whether the cache holds the kernel's listing or the reason why there is none."""
         return variant.source in self._answers
 
     def ask(self, variant: VariantState) -> None:
@@ -70,7 +70,7 @@ class Assembly:
         self._task, self._running = None, ""
 
     def lines(self, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
-        """Return the kernel's listing, or a line about its state."""
+        """Return the kernel's listing, or lines that say why there is none."""
         found = self._answers.get(variant.source)
         if found is None:
             return [line((f"Compiling and disassembling {variant.id} …", palette.dim))]

@@ -43,7 +43,7 @@ class Conversation(Struct):
     model: Model
     whole: bool = False
     live: bool = False
-    """Whether the tab shows a call in flight, and must be updated soon."""
+    """Whether the tab shows a call in flight or a pending retry, and so needs an update soon."""
     _calls: Calls = field(default_factory=Calls)
     _turns: list[Turn] = field(default_factory=list)
     _partials: dict[str, Partial] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Conversation(Struct):
         return (*self._settled(), self.model.link.kind, second, *((n, p.characters) for n, p in self._partials.items()))
 
     def _listen(self, flying: list[CallState]) -> None:
-        """Read the streaming replies, unless they were read a moment ago."""
+        """Read the streaming replies, at most once per ``LISTEN_S`` for the same calls."""
         whom, now = (self.model.link.kind, *(call.id for call in flying)), time.monotonic()
         if whom == self._heard[0] and now - self._heard[1] < LISTEN_S:
             return
@@ -196,7 +196,7 @@ def _block(text: str, palette: Palette, width: int, room: int | None) -> list[St
 
 
 def _broken(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the lines of ``text``, each with the offset of its end. Lines that are too long are split."""
+    """Yield the lines of ``text``, each with the offset of its end. Split lines longer than ``CUT``."""
     start = 0
     while start < len(text):
         end = text.find("\n", start)

@@ -1,4 +1,7 @@
-"""Compile a kernel and print its machine code as JSON. Runs as a process, so that the monitor stays responsive."""
+"""Compile a kernel and print its machine code as JSON.
+
+This module runs as a separate process, so that the monitor stays responsive.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from engine.system.tool_paths import NoCompiler, NoTool
 
 
 class Request(Struct, frozen=True):
-    """A kernel to disassemble. ``header`` is its problem's C header, and ``arch`` a GPU architecture (CUDA only)."""
+    """A kernel to disassemble. ``header`` is its problem's C header. ``arch`` is a GPU architecture, for CUDA only."""
 
     source: str
     language: Language
@@ -41,7 +44,7 @@ async def answer(request: Request) -> Answer:
 
 
 def main() -> None:
-    """Read a ``Request`` from standard input, write an ``Answer`` to standard output."""
+    """Read a ``Request`` from standard input, and write an ``Answer`` to standard output."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(answer(request))))
 

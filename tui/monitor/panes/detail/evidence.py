@@ -188,7 +188,7 @@ def _instructions(counts: dict[str, int], palette: Palette) -> list[Strip]:
 
 
 def _counters(variant: VariantState, palette: Palette, width: int) -> list[Strip]:
-    """Return the kernel's hardware counters, the launch that takes the most time first."""
+    """Return the hardware counters of the kernel's launches, longest launch first."""
     profile = variant.profile
     if profile is None:
         return []
@@ -205,7 +205,7 @@ def _counters(variant: VariantState, palette: Palette, width: int) -> list[Strip
 def _occupancy(
     model: Model, variant: VariantState, verdict: Verdict, build: BuildReport, palette: Palette
 ) -> list[Strip]:
-    """Return the recorded launches or, without these, the occupancy for the block sizes in the source."""
+    """Return the recorded launches. If there are none, return the occupancy for the block sizes in the source."""
     if verdict.launches:
         return [field("launch", launch_words(one), palette) for one in dict.fromkeys(verdict.launches)]
     archs = [device.arch for device in model.state.devices.values() if device.kind == "cuda"]

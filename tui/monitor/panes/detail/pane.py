@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM"]
 TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM")
 PROSE: tuple[Tab, ...] = ("Evidence", "Why")
-"""Tabs whose long lines wrap. Source and diffs are not wrapped."""
+"""Tabs whose long lines wrap. Source and diffs do not wrap."""
 Against = Literal["parent", "best", "marked"]
 AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
 FIRST_STEPS = (
@@ -85,7 +85,7 @@ class DetailPane(Pane):
         self.model = model
         self.is_best = best
         self.twin: DetailPane | None = None
-        """The best kernel's pane, which may stand next to this pane, or None."""
+        """The best kernel's pane. In that pane itself, ``twin`` is None."""
         self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None
@@ -314,7 +314,7 @@ class DetailPane(Pane):
         return lines
 
     def _not_searched(self) -> list[Strip]:
-        """Return why no problem is searched, in full, and what the user can do."""
+        """Return the full reason why the engine searches no problem, and what the user can do."""
         palette, width = self.view.palette, self.view.size.width
         lines: list[Strip] = []
         for one in self.model.state.refused.values():
@@ -381,8 +381,8 @@ def problem_of(model: Model, row: Row | None) -> ProblemState | None:
 
 
 def subject_of(model: Model, row: Row | None) -> VariantState | None:
-    """Return the kernel that a row stands for: a kernel itself, the leader of a problem or round, or an idea's fastest
-    kernel.
+    """Return the kernel that a row stands for: a kernel row's own kernel, a problem's or round's leader, or an idea's
+    fastest kernel.
     """
     state = model.state
     if row is None:

@@ -67,7 +67,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
 
 
 def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Strip]:
-    """Return the figures of the kernel's newest verdict and runoff, which may be newer than its selection."""
+    """Return the figures of the kernel's newest verdict and runoff, which may be newer than the kernel's selection."""
     problem = model.state.problems.get(variant.problem)
     if problem is None or variant.speedup is None:
         return []

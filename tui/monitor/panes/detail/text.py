@@ -30,8 +30,8 @@ def wrapped(
 ) -> list[Strip]:
     """Wrap prose at spaces, and keep its line breaks.
 
-    A long text is cut after about ``most`` lines. The last line says how much is left out, and where the ``whole`` text
-    is.
+    Cut a long text after about ``most`` lines. The last line then says how much is missing, and where the ``whole``
+    text is.
     """
     room = max(20, width - indent - 1)
 
@@ -42,7 +42,7 @@ def wrapped(
 
 
 def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str) -> list[Strip]:
-    """Return a program's output with a style for each line, wrapped and cut as ``wrapped`` does."""
+    """Wrap and cut a program's output as ``wrapped`` does, with a style for each line."""
     return _begins(text, MAX_LINES, whole, lambda one: folded([line((one, style_of(one)))], width - 1), style_of(""))
 
 

@@ -12,7 +12,7 @@ from tui.monitor.panes.tree.filters import HELP, SHORT_HELP
 
 
 class FilterBar(Input):
-    """Filter the tree while the user types. Enter keeps the filter, esc drops it."""
+    """Filter the tree while the user types. Enter keeps the filter, and esc drops it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "drop the filter", show=False)]
     DEFAULT_CSS = "FilterBar { height: 1; border: none; padding: 0 1; }"

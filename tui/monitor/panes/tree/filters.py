@@ -1,4 +1,4 @@
-"""The tree's filter. All words of a filter must match; ``!word`` must not match; ``>2`` compares the speedup."""
+"""The tree's filter. All words of a filter must match. ``!word`` excludes matches. ``>2`` compares the speedup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
 
 
 class Word(Struct, frozen=True):
-    """A word of the filter. If ``is_name``, the word must equal a name; otherwise, the word may match any part of the
+    """A word of the filter. If ``is_name``, the word must equal a name. Otherwise, the word may match any part of the
     text.
     """
 
@@ -79,7 +79,7 @@ class Matcher(Struct, frozen=True):
 
 
 def host_of(state: SessionState, variant: VariantState) -> str:
-    """Return the host that judges or has judged the kernel; "" for the engine's own host."""
+    """Return the host that judges or has judged the kernel, or "" for the engine's own host."""
     if variant.verdict is not None and variant.verdict.host:
         return variant.verdict.host
     fact = state.devices.get(variant.device)

@@ -59,7 +59,7 @@ def first_kernels(state: SessionState, problem: str) -> list[VariantState]:
 def put_in(
     rows: list[Row], state: SessionState, folds: Mapping[str, bool], event: ev.IdeaProposed | ev.VariantWritten
 ) -> None:
-    """Insert the event's new row into ``rows``, which must be unfiltered and in the order written.
+    """Insert the event's new row into ``rows``, which must be unfiltered and in the order of creation.
 
     ``state`` may already include later events.
     """
@@ -82,7 +82,7 @@ def put_in(
 def _add(
     rows: list[Row], ids: list[str], state: SessionState, folds: Mapping[str, bool], row: Row, parent: str | None
 ) -> None:
-    """Insert ``row`` after its siblings, unless the row exists or is folded away. ``ids`` are the ids of ``rows``."""
+    """Insert ``row`` after its siblings, unless the row exists or a fold hides it. ``ids`` are the ids of ``rows``."""
     if row.id in ids:
         return
     depth = 0

@@ -1,7 +1,7 @@
 """The tree as a flat list of rows: problems > rounds > ideas > variants, or each kernel under its parent.
 
-Rows are cached per round, or per problem in the lineage view. In a large session, a new kernel therefore rebuilds only
-a few rows.
+The tree caches rows per round, or per problem in the lineage view. In a large session, a new kernel therefore rebuilds
+only a few rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SortKey = Literal["written", "speedup", "time", "age"]
 SORT_KEYS: tuple[SortKey, ...] = ("written", "speedup", "time", "age")
 
 NEAR = 64
-"""Number of rows on either side of a node's old position that are searched first."""
+"""Number of rows on either side of a node's old position that ``find`` searches first."""
 _RESORTING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
 
 
@@ -99,7 +99,7 @@ class TreeRows:
         self.forget_all()
 
     def is_folded(self, node: str) -> bool:
-        """Return whether the node is folded, by the user or because its round is not the newest."""
+        """Return whether the node is folded, as the user chose. By default, only older rounds are folded."""
         if (chosen := self.view.folds.get(node)) is not None:
             return chosen
         problem, slash, number = node.rpartition("/r")
@@ -132,7 +132,7 @@ class TreeRows:
         return self.find(node)
 
     def find(self, node: str, near: int = 0) -> int | None:
-        """Return the index of ``node`` in ``rows``, searching from ``near``."""
+        """Return the index of ``node`` in ``rows``, or None if it is absent. The search starts around ``near``."""
         rows = self.rows
         if near < len(rows) and rows[near].id == node:
             return near

@@ -11,11 +11,11 @@ _CLAUSE, _BETWEEN = re.compile(r"[,;:.] "), re.compile(r"[,;:.]? ")
 
 
 def unshared(text: str, others: Iterable[str]) -> str:
-    """Return ``text`` from the first clause or, failing that, word that differs from ``others``. ``…`` replaces the
-    beginning.
+    """Return ``text`` from its first clause that differs from ``others`` or, failing that, its first such word. ``…``
+    replaces the beginning.
 
-    The word before a figure is kept, since it names the figure: ``accumulators 2``, not ``2``, and ``lanes 0 -> 8``,
-    not ``-> 8``.
+    Keep the word before a figure, since this word names the figure: ``accumulators 2``, not ``2``, and
+    ``lanes 0 -> 8``, not ``-> 8``.
     """
     shared = max((_alike(text, other) for other in others if other != text), default=0)
     if shared < LEAST_CLAUSE:
@@ -30,8 +30,8 @@ def unshared(text: str, others: Iterable[str]) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """Return the length of the common prefix. If ``other`` ends after the prefix, count the separator that follows in
-    ``one``.
+    """Return the length of the common prefix. If ``other`` ends after the prefix, also count the separator that
+    follows in ``one``.
     """
     pairs = zip(one, other, strict=False)
     alike = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -248,7 +248,7 @@ class SearchTree(LineWidget):
         return height <= 0 or 0 <= self.cursor - self.scroll_offset.y < height
 
     def _scroll_along(self, top: int) -> None:
-        """Keep the same rows in view after rows were added or removed. ``top`` is the new index of the first row in
+        """Keep the same rows in view after other rows appear or disappear. ``top`` is the new index of the first row in
         view.
 
         Textual's own scrolling would repaint every line, although nothing in view has moved.

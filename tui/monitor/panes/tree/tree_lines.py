@@ -36,11 +36,11 @@ NUMBER_WIDTH = 3
 NARROW = 64
 """Minimum tree width for the age column. In a narrower tree, the description gets this room."""
 IDEA = 200
-"""Number of characters of an idea or note that are compared and shown."""
+"""Number of characters of an idea or note that the tree compares and shows."""
 TRANSFORMATION_CHARS = 40
 """Maximum length of a transformation's label."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
-"""Seconds in a stage after which the elapsed time is highlighted."""
+"""Seconds in a stage after which the tree highlights the elapsed time."""
 
 
 class RowLines:
@@ -52,9 +52,7 @@ class RowLines:
         self.ascii_only = ascii_only
 
     def header(self, title: str, captions: Sequence[str], width: int) -> list[Part]:
-        """Return the tree's title, as many captions as there is room for, and the column names, for rows of ``width``
-        cells.
-        """
+        """Return the tree's title, as many captions as fit, and the column names, for rows of ``width`` cells."""
         columns = "".join(name.rjust(size) for name, size in columns_for(width))
         room = max(0, width - NUMBER_WIDTH - len(columns))
         left, shown = room - cell_len(title), ""
@@ -176,7 +174,7 @@ class RowLines:
         return on + unshared(one_line(idea.text, IDEA), others)
 
     def _best_of(self, idea: IdeaState) -> str:
-        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if it has this idea."""
+        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if that has this idea."""
         state = self.model.state
         problem = state.problems.get(idea.problem)
         star = problem.best if problem is not None else None
@@ -284,7 +282,7 @@ class RowLines:
         return glyph(name, ascii_only=self.ascii_only)
 
     def _fold(self, row: Row) -> str:
-        """Return the fold's glyph. Rows without one leave its cells blank, so that siblings align."""
+        """Return the fold's glyph. Rows without a fold leave those cells blank, so that siblings align."""
         if row.folded is None:
             return "  "
         return self._glyph("folded" if row.folded else "open") + " "
