@@ -77,6 +77,16 @@ async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engi
         assert "pausing" not in monitor.text()
 
 
+async def test_a_pause_from_before_an_interruption_is_shown(open_monitor: Any, engine: Any) -> None:
+    engine.record(ev.SearchPaused(kept=True))
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.until_shown("search paused (P)")
+        second = monitor.text().splitlines()[1]
+        assert "paused before its engine was interrupted. Press P to unpause." in second
+        engine.record(ev.SearchResumed())
+        await monitor.until(lambda: "interrupted" not in monitor.text().splitlines()[1], "no notice")
+
+
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B", "d")

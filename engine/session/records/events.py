@@ -415,7 +415,12 @@ class NodeUnpinned(Event, tag="node_unpinned"):
 
 
 class SearchPaused(Event, tag="search_paused"):
-    """A person paused the search. The engine starts no new evaluations."""
+    """A person paused the search. The engine starts no new evaluations.
+
+    ``kept``: the search was paused before its engine was interrupted, and the next engine keeps it paused.
+    """
+
+    kept: bool = False
 
 
 class SearchResumed(Event, tag="search_resumed"):

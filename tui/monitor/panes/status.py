@@ -280,6 +280,8 @@ def notice_of(model: Model) -> Notice | None:
 def news_of(model: Model) -> str | None:
     """Return the current activity when no kernel is running: the start, a busy device, the end."""
     state, limits = model.state, model.source.limits
+    if state.pause_kept and model.link.kind in LIVE:
+        return "The search was paused before its engine was interrupted. Press P to unpause."
     known = overrun_of(model) or waiting_of(model) or reopening_of(state) or owed_of(state, limits)
     known = known or baseline_beside(model)
     if known is None and model.state.variants:
