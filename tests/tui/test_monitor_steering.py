@@ -521,6 +521,7 @@ async def test_text_typed_for_a_search_that_has_ended_runs_no_command(
             await monitor.type("Tiled pQz quick ndb")
             assert isinstance(app.screen, NoticeScreen), key
             await monitor.until_shown(press)
+            await monitor.until_shown("What you type here is discarded.")
             await monitor.until_shown(f"In a shell: kernel-tui resume {app.model.source.argument}{option}")
             await monitor.press("enter" if key == "a" else "escape")
             assert app.screen is screen
@@ -610,3 +611,31 @@ async def test_an_undo_that_the_next_engine_carries_out_counts(open_monitor: Any
         engine.answer(ev.SearchResumed())
         await monitor.until(lambda: not monitor.app.history.undoes, "the next engine's answer")
         lock.release()
+
+
+async def test_an_idea_typed_while_the_engine_ends_waits_for_the_next_engine(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("i")
+        await monitor.until_shown("Seed an idea for softmax")
+        await monitor.type("Tile it")
+        engine.record(ev.EngineStopped(reason="finished", message="the search is complete"))
+        engine.lock.release()
+        await monitor.until(lambda: monitor.app.model.link.kind == "ended", "the end")
+        await monitor.press("enter")
+        await monitor.until_shown("a resumed engine handles it")
+        (command,) = engine.commands()
+        assert isinstance(command, requests.SeedIdea) and command.text == "Tile it"
+
+
+@pytest.mark.keys("Scoreboard", "up", "k", "down", "j")
+async def test_the_problem_highlighted_in_the_scoreboard_is_seeded(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        first, second = monitor.app.model.state.problems
+        await monitor.press("B", "2")
+        for key, problem in (("down", second), ("k", first), ("j", second), ("down", second), ("up", first)):
+            await monitor.press(key)
+            assert monitor.app.monitor_screen.problem_here() == problem, key
+        await monitor.press("j", "i")
+        await monitor.until_shown(f"Seed an idea for {second}, starting from")
+        await monitor.press("escape", "a")
+        await monitor.until_shown(f"kernel for {second}")
