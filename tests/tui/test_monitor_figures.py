@@ -155,7 +155,11 @@ def test_the_share_that_is_done_counts_every_limit() -> None:
         2,
     ):
         turns.apply(ev.Recorded(number, NOW, event))
-    assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 0.5, "time": 1.0}
+    assert shares_done(turns, Limits(minutes=10.0), 15.0) == {"problems": 0.625, "time": 0.025}
+    assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 1.0, "time": 1.0}
+    turns.apply(ev.Recorded(9, NOW, ev.TurnEnded(problem="softmax", reason="time")))
+    turns.apply(ev.Recorded(10, NOW, ev.TurnStarted(problem="softmax", minutes=1.0)))
+    assert shares_done(turns, Limits(), 15.0) == {"problems": 1.0}, "an extra turn takes nothing back"
     turns.takes_turns = False
     assert shares_done(turns, Limits(rounds=3, calls=0), 900.0) == {"rounds": 0.0}
 
