@@ -156,6 +156,7 @@ def test_the_share_that_is_done_counts_every_limit() -> None:
     ):
         turns.apply(ev.Recorded(number, NOW, event))
     assert shares_done(turns, Limits(minutes=10.0), 15.0) == {"problems": 0.625, "time": 0.025}
+    assert str(shares_done(turns, Limits(minutes=10.0), -0.001)["time"]) == "0.0", "a device was busy at the start"
     assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 1.0, "time": 1.0}
     turns.apply(ev.Recorded(9, NOW, ev.TurnEnded(problem="softmax", reason="time")))
     turns.apply(ev.Recorded(10, NOW, ev.TurnStarted(problem="softmax", minutes=1.0)))

@@ -486,6 +486,21 @@ async def test_what_goes_on_with_it_fits_a_narrow_screen(
         await monitor.until_shown(shown)
 
 
+@pytest.mark.parametrize(("width", "has_room"), [(80, False), (120, True)])
+async def test_a_search_that_ends_before_its_last_minute_says_why(
+    open_monitor: Any, engine: Any, width: int, has_room: bool
+) -> None:
+    async with open_monitor(engine.paths, (width, 40)) as monitor:
+        engine.record(ev.EngineStopped(reason="budget", message="the budget is spent"))
+        engine.lock.release()
+        await monitor.until_shown("Budget used up")
+        engine.record(ev.BudgetChanged(minutes=(monitor.app.model.search_seconds() + 19) / 60))
+        await monitor.until(lambda: monitor.app.model.minutes is not None, "the limit")
+        await monitor.press("down")
+        assert "Press M to raise the limit and resume." in monitor.text()
+        assert ("The last 19 s were reserved for final measurements." in monitor.text()) == has_room
+
+
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
     open_monitor: Any, session: SessionPaths
 ) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual.strip import Strip
 
@@ -31,6 +32,10 @@ TABLE_HINT = "2: table"
 """Hint to the key that shows the scoreboard, on screens without room for it."""
 NAME_MIN = 9
 """Minimum width in cells of a problem's name in the line of best speedups."""
+OTHER_PANES = 110
+"""Width in cells from which on other panes are beside the tree."""
+IN_OTHER_PANES = 6
+"""Lowest rank of the parts that these panes show too."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -55,7 +60,9 @@ class StatusLine(LinesView):
 
     def _second(self, model: Model, palette: Palette, width: int) -> Strip:
         if (notice := notice_of(model)) is not None:
-            return line((fmt.pad(f" {notice.text}", width), palette.alarm if notice.failed else palette.warn))
+            text = f" {notice.text} {notice.aside}".rstrip()
+            text = text if cell_len(text) <= width else f" {notice.text}"
+            return line((fmt.pad(text, width), palette.alarm if notice.failed else palette.warn))
         if not model.opened:
             return EMPTY
         if (news := news_of(model)) is not None:
@@ -101,6 +108,10 @@ def status_line(
     kept = [one for one in shown if one[1]]
     if _width(kept) > width:  # drop the right end first, so that the others stay in place
         kept.pop()
+    if _width(kept) > width:
+        kept[0] = (0, [best, (_over_medium(len(speedups), len(state.problems)), palette.dim)])
+    while _width(kept) > width >= OTHER_PANES and max(rank for rank, _ in kept) >= IN_OTHER_PANES:
+        kept.remove(max(kept, key=lambda one: one[0]))
     if _width(kept) > width:
         kept[0] = (0, [best, (_over_short(len(speedups), len(state.problems)), palette.dim)])
     while _width(kept) > width and len(kept) > 1:
@@ -230,10 +241,14 @@ def _bests(
 
 
 class Notice(NamedTuple):
-    """A message that needs the user's attention. ``failed`` is false for a normal end of the search."""
+    """A message that needs the user's attention. ``failed`` is false for a normal end of the search.
+
+    ``aside``: one more sentence, for screens with room for it.
+    """
 
     text: str
     failed: bool
+    aside: str = ""
 
 
 def notice_of(model: Model) -> Notice | None:
@@ -266,7 +281,7 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine != "stopped" or engine is None:
         return None
     if engine.stopped == "budget":
-        return Notice(f"Budget used up. {more}", False)
+        return Notice(f"Budget used up. {more}", False, _why_early(model))
     if engine.stopped == "stopped":
         return Notice(f"Stopped on request. {again}", False)
     if engine.stopped == "waiting":
@@ -275,6 +290,15 @@ def notice_of(model: Model) -> Notice | None:
         how = one_line(engine.message.partition(";")[0], 160)  # such as "stopped by SIGTERM"
         return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
+
+
+def _why_early(model: Model) -> str:
+    """Say why the search ended before its last minute, or return "" if it did not, or if a spending limit ended it."""
+    engine, minutes = model.state.engine, model.minutes
+    if engine is None or not engine.stopped_by_time or minutes is None:
+        return ""
+    left_s = 60 * minutes - model.search_seconds()
+    return f"The last {fmt.duration(left_s)} were reserved for final measurements." if left_s >= 1 else ""
 
 
 def news_of(model: Model) -> str | None:
@@ -294,6 +318,10 @@ def _over(done: int, problems: int) -> str:
     if problems <= 1:
         return " over eager"
     return f" over eager, geomean of {done}/{problems}"
+
+
+def _over_medium(done: int, problems: int) -> str:
+    return " eager" if problems <= 1 else f" eager, geomean {done}/{problems}"
 
 
 def _over_short(done: int, problems: int) -> str:

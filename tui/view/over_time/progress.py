@@ -60,7 +60,7 @@ def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[s
         "rounds": _rounds_done(state, limits.rounds) if not state.takes_turns else None,
         TIME: _share(elapsed_s, minutes_s),
     }
-    return {name: min(1.0, one) for name, one in used.items() if one is not None}
+    return {name: max(0.0, min(1.0, one)) for name, one in used.items() if one is not None}
 
 
 def _share(used: float, limit: float | None) -> float | None:
