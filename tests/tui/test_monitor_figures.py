@@ -16,9 +16,10 @@ from tests.tui.conftest import NOW, monitor_of
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story
+from tui.view.activity import activity_of
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
-from tui.view.source import Limits, SessionSource
+from tui.view.source import Limits, SessionSource, Update
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -139,6 +140,21 @@ def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
     seconds = model.search_seconds()
     now = NOW + 2000
     assert model.clock() == NOW + 7 and model.search_seconds() == seconds
+
+
+def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(session: SessionPaths) -> None:
+    now = NOW + 1000
+    with SessionReader(session) as reader:
+        model = Model(SessionSource(session, read_only=True, clock=lambda: now), state=fold(reader.read()), opened=True)
+    model.take(Update(link=Link("ended", heard_at=NOW + 7)))
+    seconds = model.search_seconds()
+    model.take(Update(link=Link("live", pid=5)))
+    assert model.search_seconds() == seconds
+    assert "the engine is starting" in str(activity_of(model))
+    began = ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox="", before=NOW + 7)
+    model.state.apply(ev.Recorded(model.state.seq + 1, now, began))
+    now += 3
+    assert model.search_seconds() == pytest.approx(seconds + 3)
 
 
 def test_the_share_that_is_done_counts_every_limit() -> None:

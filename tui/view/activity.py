@@ -45,7 +45,8 @@ def activity_of(model: Model) -> str | None:
             )
             return f"{told or f'the engine stopped here ({state.engine.stopped})'}, {_ON}"
         return f"the recording ends here ({state.engine.stopped})"
-    if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
+    starting = model.link.kind == "starting" or model.has_unrecorded_start
+    if starting or state.engine is None or state.engine.stopped is not None:
         return "the engine is starting and looking for devices and compilers"
     if (over := overrun_of(model)) is not None:
         return over

@@ -176,7 +176,7 @@ def _share(model: Model, palette: Palette) -> list[Part]:
 def _ends(model: Model, palette: Palette) -> list[Part]:
     """Return the search's estimated end, in local time. A pause has no known end."""
     progress = progress_of(model)
-    if progress is None or progress.left_s is None:
+    if progress is None or progress.left_s is None or overrun_of(model) is not None:
         return []
     return [(f"ends {_end(model.now(), progress.left_s)}", palette.dim)]
 
