@@ -13,10 +13,11 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import NOW, monitor_of
+from tui.monitor.panes.status import news_of
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story
-from tui.view.activity import activity_of
+from tui.view.activity import activity_of, now_of
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
 from tui.view.source import Limits, SessionSource, Update
@@ -140,6 +141,21 @@ def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
     seconds = model.search_seconds()
     now = NOW + 2000
     assert model.clock() == NOW + 7 and model.search_seconds() == seconds
+
+
+def test_in_the_reserved_time_the_status_says_what_is_measured(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(
+        SessionSource(session, read_only=True, clock=lambda: NOW), state=state, link=Link("live"), opened=True
+    )
+    text = f"{ev.NEARLY_USED_UP}timing torch.compile on softmax"
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.LogLine(level="info", text=text)))
+    words = "The time left is reserved for final measurements: timing torch.compile on softmax"
+    seconds = model.search_seconds()
+    for minutes, is_reserved in ((2 * seconds / 60, False), (1.1 * seconds / 60, True)):
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.BudgetChanged(minutes=minutes)))
+        assert str(news_of(model)).startswith(words) == now_of(model).startswith(words) == is_reserved
 
 
 def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(session: SessionPaths) -> None:

@@ -647,6 +647,7 @@ async def test_the_problem_highlighted_in_the_scoreboard_is_seeded(open_monitor:
     async with open_monitor(engine.paths) as monitor:
         first, second = monitor.app.model.state.problems
         await monitor.press("B", "2")
+        assert "i seed idea  a seed kernel" in monitor.text().splitlines()[-1]
         for key, problem in (("down", second), ("k", first), ("j", second), ("down", second), ("up", first)):
             await monitor.press(key)
             assert monitor.app.monitor_screen.problem_here() == problem, key

@@ -25,6 +25,8 @@ StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "erro
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """Last words of ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
+NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
+"""First words of the ``LogLine`` about each measurement in the time that is reserved for final measurements."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 

@@ -20,7 +20,17 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words
 from tui.text.sanitize import one_line
-from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
+from tui.view.activity import (
+    LIVE,
+    activity_of,
+    baseline_beside,
+    final_measurement_of,
+    now_of,
+    overrun_of,
+    owed_of,
+    reopening_of,
+    waiting_of,
+)
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
 from tui.view.over_time.progress import progress_of
@@ -306,7 +316,13 @@ def news_of(model: Model) -> str | None:
     state, limits = model.state, model.source.limits
     if state.pause_kept and model.link.kind in LIVE:
         return "The search was paused before its engine was interrupted. Press P to unpause."
-    known = overrun_of(model) or waiting_of(model) or reopening_of(state) or owed_of(state, limits)
+    known = (
+        overrun_of(model)
+        or waiting_of(model)
+        or final_measurement_of(model)
+        or reopening_of(state)
+        or owed_of(state, limits)
+    )
     known = known or baseline_beside(model)
     if known is None and model.state.variants:
         return None

@@ -514,7 +514,7 @@ class MonitorScreen(Screen[None]):
         matches = f"{count} line{'' if count == 1 else 's'}"
         self.host.say(f"/{view.searched}: {place} of {matches}" if count else f"/{view.searched}: no match")
 
-    def _kind_of_focus(self) -> Literal["tree", "filter", "detail", "text", "pane"]:
+    def _kind_of_focus(self) -> Literal["tree", "filter", "detail", "text", "problems", "pane"]:
         focused = self.focused
         if isinstance(focused, FilterBar | SearchBar):
             return "filter"
@@ -522,6 +522,8 @@ class MonitorScreen(Screen[None]):
             return "detail"
         if self._searchable() is not None:
             return "text"
+        if focused is self.scoreboard:
+            return "problems"
         return "tree" if focused is None or focused is self.tree_view else "pane"
 
     def _rearranged(self) -> None:
