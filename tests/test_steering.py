@@ -437,3 +437,25 @@ def test_stopping_after_the_round_leaves_no_round_open(search: LiveSearch) -> No
     assert state.engine is not None
     assert state.engine.stopped == "stopped"
     assert all(one.finished_at is not None for problem in state.problems.values() for one in problem.rounds)
+
+
+def test_a_paused_search_whose_engine_was_killed_stays_paused(kernel_tui: KernelTui) -> None:
+    (kernel_tui.directory / "softmax.py").write_text(canned.PROBLEM)
+    (kernel_tui.directory / "config.toml").write_text(CONFIG.replace(', "sum.py"', ""))
+    assert kernel_tui("run", "config.toml", "--detach").returncode == ExitCode.OK
+    live = LiveSearch(kernel_tui)
+    live.pause()  # while the engine starts
+    kernel_tui.kill_engines()
+    while engine_liveness(live.paths).running:
+        time.sleep(0.02)
+
+    resumed = kernel_tui.start("resume", "demo", "--headless")
+    assert resumed.stdout is not None
+    said = next(line for line in resumed.stdout if "paused" in line)
+    unpause = said.rpartition("run: ")[2].split()
+    state = live.until(lambda state: state.starts == 2 and state.paused_at is not None)
+    assert state.pause_kept and unpause[:2] == ["kernel-tui", "unpause"]
+    assert kernel_tui(*unpause[1:]).returncode == ExitCode.OK
+    live.until(lambda state: not state.paused and not state.pause_kept)
+    resumed.kill()
+    resumed.communicate()

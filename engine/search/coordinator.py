@@ -54,6 +54,7 @@ from engine.session.records.events import (
     ModelCallStarted,
     ModelReplied,
     ProblemFinished,
+    SearchPaused,
     SearchResumed,
     ShareChanged,
     SizesChecked,
@@ -221,6 +222,7 @@ async def _run_with(
             raise NoTools(why)
         if (why := other_model(config, state, devices)) is not None:
             raise OtherDevice(why)
+        interrupted = state.engine is not None and state.engine.was_interrupted
         await journal.record(
             EngineStarted(
                 pid=os.getpid(),
@@ -234,6 +236,7 @@ async def _run_with(
         )
         context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
         context.unattended = unattended
+        context.interrupted = interrupted
         reason = await Search(context).run(inbox)
         return Ended(reason, (context.spent or "") if reason == "budget" else "")
     finally:
@@ -326,10 +329,10 @@ class Search:
         self.context.journal.listen(self._heard)
         steering = Steering(self.context, self._cancel, self._requeue)
         try:
+            if self._state.paused:
+                await self._end_or_keep_pause()
             for sent in inbox.poll():
                 await steering.handle(sent)
-            if self._state.paused:
-                await self.context.journal.record(SearchResumed())
             self._spawn(self._obey(steering, inbox))
             self._spawn(self._open_problems())
             while (reason := await self._step()) is None:
@@ -340,6 +343,16 @@ class Search:
             return reason
         finally:
             await self._end_tasks()
+
+    async def _end_or_keep_pause(self) -> None:
+        """End the pause of a search that a person stopped. An interrupted search stays paused, and the log says so."""
+        journal = self.context.journal
+        if not self.context.interrupted:
+            await journal.record(SearchResumed())
+            return
+        again = f"To unpause, press P in the monitor, or run: kernel-tui unpause {self.context.paths.directory}"
+        text = f"the search is still paused, because it was paused before its engine was interrupted. {again}"
+        await journal.record(SearchPaused(kept=True), LogLine(level="warning", text=text))
 
     async def _step(self) -> StopReason | None:
         """Start all work that is due. Returns the reason if the search is over."""

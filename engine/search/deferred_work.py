@@ -17,7 +17,7 @@ from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
-from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
+from engine.session.records.events import NEARLY_USED_UP, BaselineMeasured, LogLine, VerdictGiven
 from engine.session.records.skipped_compile import skipped_compile, stopped_work, timing_compile
 from engine.session.records.speedup_text import WIDE
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
@@ -208,8 +208,7 @@ class Owed:
 
         async def alone() -> None:
             if self._context.ending == "budget":
-                text = f"the time budget is nearly used up, so the search starts no new kernels; now {what}"
-                await self._context.journal.record(LogLine(level="info", text=text))
+                await self._context.journal.record(LogLine(level="info", text=f"{NEARLY_USED_UP}{what}"))
             await job
 
         def ended(_: asyncio.Task[None]) -> None:

@@ -13,12 +13,14 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import NOW, monitor_of
+from tui.monitor.panes.status import news_of
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story
+from tui.view.activity import activity_of, now_of
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
-from tui.view.source import Limits, SessionSource
+from tui.view.source import Limits, SessionSource, Update
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -141,6 +143,36 @@ def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
     assert model.clock() == NOW + 7 and model.search_seconds() == seconds
 
 
+def test_in_the_reserved_time_the_status_says_what_is_measured(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(
+        SessionSource(session, read_only=True, clock=lambda: NOW), state=state, link=Link("live"), opened=True
+    )
+    text = f"{ev.NEARLY_USED_UP}timing torch.compile on softmax"
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.LogLine(level="info", text=text)))
+    words = "The time left is reserved for final measurements: timing torch.compile on softmax"
+    seconds = model.search_seconds()
+    for minutes, is_reserved in ((2 * seconds / 60, False), (1.1 * seconds / 60, True)):
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.BudgetChanged(minutes=minutes)))
+        assert str(news_of(model)).startswith(words) == now_of(model).startswith(words) == is_reserved
+
+
+def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(session: SessionPaths) -> None:
+    now = NOW + 1000
+    with SessionReader(session) as reader:
+        model = Model(SessionSource(session, read_only=True, clock=lambda: now), state=fold(reader.read()), opened=True)
+    model.take(Update(link=Link("ended", heard_at=NOW + 7)))
+    seconds = model.search_seconds()
+    model.take(Update(link=Link("live", pid=5)))
+    assert model.search_seconds() == seconds
+    assert "the engine is starting" in str(activity_of(model))
+    began = ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox="", before=NOW + 7)
+    model.state.apply(ev.Recorded(model.state.seq + 1, now, began))
+    now += 3
+    assert model.search_seconds() == pytest.approx(seconds + 3)
+
+
 def test_the_share_that_is_done_counts_every_limit() -> None:
     turns = SessionState()
     turns.apply(ev.Recorded(1, NOW, ev.TurnStarted(problem="softmax", minutes=1.0)))
@@ -155,7 +187,12 @@ def test_the_share_that_is_done_counts_every_limit() -> None:
         2,
     ):
         turns.apply(ev.Recorded(number, NOW, event))
-    assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 0.5, "time": 1.0}
+    assert shares_done(turns, Limits(minutes=10.0), 15.0) == {"problems": 0.625, "time": 0.025}
+    assert str(shares_done(turns, Limits(minutes=10.0), -0.001)["time"]) == "0.0", "a device was busy at the start"
+    assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 1.0, "time": 1.0}
+    turns.apply(ev.Recorded(9, NOW, ev.TurnEnded(problem="softmax", reason="time")))
+    turns.apply(ev.Recorded(10, NOW, ev.TurnStarted(problem="softmax", minutes=1.0)))
+    assert shares_done(turns, Limits(), 15.0) == {"problems": 1.0}, "an extra turn takes nothing back"
     turns.takes_turns = False
     assert shares_done(turns, Limits(rounds=3, calls=0), 900.0) == {"rounds": 0.0}
 

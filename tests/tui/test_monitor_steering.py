@@ -77,6 +77,16 @@ async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engi
         assert "pausing" not in monitor.text()
 
 
+async def test_a_pause_from_before_an_interruption_is_shown(open_monitor: Any, engine: Any) -> None:
+    engine.record(ev.SearchPaused(kept=True))
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.until_shown("search paused (P)")
+        second = monitor.text().splitlines()[1]
+        assert "paused before its engine was interrupted. Press P to unpause." in second
+        engine.record(ev.SearchResumed())
+        await monitor.until(lambda: "interrupted" not in monitor.text().splitlines()[1], "no notice")
+
+
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B", "d")
@@ -476,6 +486,21 @@ async def test_what_goes_on_with_it_fits_a_narrow_screen(
         await monitor.until_shown(shown)
 
 
+@pytest.mark.parametrize(("width", "has_room"), [(80, False), (120, True)])
+async def test_a_search_that_ends_before_its_last_minute_says_why(
+    open_monitor: Any, engine: Any, width: int, has_room: bool
+) -> None:
+    async with open_monitor(engine.paths, (width, 40)) as monitor:
+        engine.record(ev.EngineStopped(reason="budget", message="the budget is spent"))
+        engine.lock.release()
+        await monitor.until_shown("Budget used up")
+        engine.record(ev.BudgetChanged(minutes=(monitor.app.model.search_seconds() + 19) / 60))
+        await monitor.until(lambda: monitor.app.model.minutes is not None, "the limit")
+        await monitor.press("down")
+        assert "Press M to raise the limit and resume." in monitor.text()
+        assert ("The last 19 s were reserved for final measurements." in monitor.text()) == has_room
+
+
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
     open_monitor: Any, session: SessionPaths
 ) -> None:
@@ -511,6 +536,7 @@ async def test_text_typed_for_a_search_that_has_ended_runs_no_command(
             await monitor.type("Tiled pQz quick ndb")
             assert isinstance(app.screen, NoticeScreen), key
             await monitor.until_shown(press)
+            await monitor.until_shown("What you type here is discarded.")
             await monitor.until_shown(f"In a shell: kernel-tui resume {app.model.source.argument}{option}")
             await monitor.press("enter" if key == "a" else "escape")
             assert app.screen is screen
@@ -600,3 +626,32 @@ async def test_an_undo_that_the_next_engine_carries_out_counts(open_monitor: Any
         engine.answer(ev.SearchResumed())
         await monitor.until(lambda: not monitor.app.history.undoes, "the next engine's answer")
         lock.release()
+
+
+async def test_an_idea_typed_while_the_engine_ends_waits_for_the_next_engine(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("i")
+        await monitor.until_shown("Seed an idea for softmax")
+        await monitor.type("Tile it")
+        engine.record(ev.EngineStopped(reason="finished", message="the search is complete"))
+        engine.lock.release()
+        await monitor.until(lambda: monitor.app.model.link.kind == "ended", "the end")
+        await monitor.press("enter")
+        await monitor.until_shown("a resumed engine handles it")
+        (command,) = engine.commands()
+        assert isinstance(command, requests.SeedIdea) and command.text == "Tile it"
+
+
+@pytest.mark.keys("Scoreboard", "up", "k", "down", "j")
+async def test_the_problem_highlighted_in_the_scoreboard_is_seeded(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        first, second = monitor.app.model.state.problems
+        await monitor.press("B", "2")
+        assert "i seed idea  a seed kernel" in monitor.text().splitlines()[-1]
+        for key, problem in (("down", second), ("k", first), ("j", second), ("down", second), ("up", first)):
+            await monitor.press(key)
+            assert monitor.app.monitor_screen.problem_here() == problem, key
+        await monitor.press("j", "i")
+        await monitor.until_shown(f"Seed an idea for {second}, starting from")
+        await monitor.press("escape", "a")
+        await monitor.until_shown(f"kernel for {second}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from engine.session.store import (
     create_session,
     engine_liveness,
 )
-from tests.commandline import KernelTui
+from tests.commandline import KernelTui, environment
 
 CONFIG = """\
 name = "demo"
@@ -116,6 +118,27 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     assert status == ExitCode.INTERRUPTED
     assert text.count("interrupted") == 1 and "Traceback" not in text
     assert len(list((tmp_path / "sessions").iterdir())) == 1
+
+
+DIE = """\
+import os, sys
+from pathlib import Path
+from engine.session.store import EngineLock, SessionPaths
+EngineLock(SessionPaths.at(Path(sys.argv[1])))
+os._exit(1)
+"""
+
+
+def test_older_interrupted_searches_are_counted(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
+    from engine.config.schema import load_config
+
+    config = load_config(tmp_path / "config.toml")
+    for _ in range(3):
+        paths = create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
+        subprocess.run([sys.executable, "-c", DIE, paths.directory], env=environment(), check=False)
+    terminal = kernel_tui_in_terminal("config.toml")
+    terminal.wait_for("2 older sessions were interrupted. To list them: kernel-tui sessions")
+    terminal.wait_for("demo-3 is unfinished")
 
 
 @pytest.mark.parametrize(("answer", "sessions"), [("\n", 1), ("n\n", 2)])

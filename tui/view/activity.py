@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from operator import itemgetter
 
-from engine.session.records.events import StopReason
+from engine.session.budget import RESERVE_SHARE
+from engine.session.records.events import NEARLY_USED_UP, StopReason
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.text import format as fmt
@@ -45,12 +46,15 @@ def activity_of(model: Model) -> str | None:
             )
             return f"{told or f'the engine stopped here ({state.engine.stopped})'}, {_ON}"
         return f"the recording ends here ({state.engine.stopped})"
-    if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
+    starting = model.link.kind == "starting" or model.has_unrecorded_start
+    if starting or state.engine is None or state.engine.stopped is not None:
         return "the engine is starting and looking for devices and compilers"
     if (over := overrun_of(model)) is not None:
         return over
     if (waits := waiting_of(model)) is not None:
         return waits
+    if (final := final_measurement_of(model)) is not None:
+        return final
     if any(variant.stage not in ("queued", "waiting") for variant in state.at_work()):
         return None
     if opening := opening_of(state):
@@ -246,6 +250,19 @@ def waiting_of(model: Model) -> str | None:
     if (wait := model.wait) is None:
         return None
     return f"waiting for the device: {held_in_words(wait)}"
+
+
+def final_measurement_of(model: Model) -> str | None:
+    """Return what the engine measures in the time that it reserves for final measurements, or None before that."""
+    state, minutes = model.state, model.minutes
+    if minutes is None or state.engine is None or not state.log or state.paused:
+        return None
+    at, newest = state.log[-1]
+    left_s = 60 * minutes - model.search_seconds()
+    is_reserved = at >= state.engine.started_at and left_s <= RESERVE_SHARE * 60 * minutes
+    if not is_reserved or not newest.text.startswith(NEARLY_USED_UP):
+        return None
+    return f"the time left is reserved for final measurements: {newest.text.removeprefix(NEARLY_USED_UP)}"
 
 
 def overrun_of(model: Model) -> str | None:

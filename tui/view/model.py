@@ -67,6 +67,9 @@ class Model(Struct):
     """Number of engine starts in a replayed recording."""
     recorded_at: Callable[[float], float] | None = None
     """Map a replay time to a recording time."""
+    _ended_starts: int | None = None
+    _ended_heard_at: float = 0.0
+    """Number of engine starts, and the last heartbeat, when this monitor last saw that no engine was running."""
 
     def now(self) -> float:
         return self.source.now()
@@ -89,6 +92,8 @@ class Model(Struct):
         self.readings.extend(update.readings)
         if update.link is not None:
             self.link = update.link
+            if update.link.kind in ("ended", "starting"):
+                self._ended_starts, self._ended_heard_at = self.state.starts, update.link.heard_at
         self.state.died = self.engine in ("died", "ended early")
 
     @property
@@ -171,5 +176,14 @@ class Model(Struct):
         return self.state.turn_s(self._search_clock())
 
     def _search_clock(self) -> float:
+        if self.has_unrecorded_start:
+            return self.state.last_moment(self._ended_heard_at)
         alive = self.link.kind in ("live", "stalled", "replay")
         return self.now() if alive else self.state.last_moment(self.link.heard_at)
+
+    @property
+    def has_unrecorded_start(self) -> bool:
+        """Whether a new engine is running that has not recorded its start yet. The events still describe the earlier
+        engine.
+        """
+        return self.link.kind in ("live", "stalled") and self.state.starts == self._ended_starts

@@ -25,6 +25,8 @@ StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "erro
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
+NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
+"""Beginning of the ``LogLine`` about each measurement in the time that is reserved for final measurements."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -416,7 +418,12 @@ class NodeUnpinned(Event, tag="node_unpinned"):
 
 
 class SearchPaused(Event, tag="search_paused"):
-    """A person paused the search. The engine starts no new evaluations."""
+    """A person paused the search. The engine starts no new evaluations.
+
+    ``kept``: the search was paused before its engine was interrupted, and the next engine keeps it paused.
+    """
+
+    kept: bool = False
 
 
 class SearchResumed(Event, tag="search_resumed"):

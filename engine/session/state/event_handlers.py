@@ -358,12 +358,12 @@ def _node_unpinned(state: SessionData, event: ev.NodeUnpinned, time: float) -> N
 
 def _search_paused(state: SessionData, event: ev.SearchPaused, time: float) -> None:
     _end_hold_up(state, time)
-    state.paused = True
+    state.paused, state.pause_kept = True, event.kept
     state.paused_at = time
 
 
 def _search_resumed(state: SessionData, event: ev.SearchResumed, time: float) -> None:
-    state.paused = False
+    state.paused = state.pause_kept = False
     _end_pause(state, time)
     _begin_hold_up(state, time)
 

@@ -252,3 +252,8 @@ class EngineState(Struct):
     def stopped_by_time(self) -> bool:
         """Whether the time budget, not a spending limit, ended the engine."""
         return self.stopped == "budget" and not self.message.endswith(LARGER_LIMIT)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the engine, which has ended, died, failed or got a signal. If not, the search itself ended."""
+        return self.stopped in (None, "signal", "error")

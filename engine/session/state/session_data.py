@@ -32,6 +32,8 @@ class SessionData(Struct):
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set; None means that the config's limit
     applies. ``shares`` maps model names to limits; the key "" contains the limits for each problem.
 
+    ``pause_kept``: whether the search was paused before its engine was interrupted, and is still paused.
+
     ``turn`` is the open turn. ``takes_turns``: whether the search works on one problem at a time.
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
@@ -69,6 +71,7 @@ class SessionData(Struct):
     pruned: set[str] = field(default_factory=set)
     pinned: set[str] = field(default_factory=set)
     paused: bool = False
+    pause_kept: bool = False
     paused_at: float | None = None
     minutes: float | None = None
     rounds: int | None = None

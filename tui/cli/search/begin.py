@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,8 @@ def begin_run(
     say_renamed_keys(config.path)
     _check(config)
     asks = may_ask and sys.stdin.isatty() and sys.stderr.isatty()
-    earlier = _newest_session(config)
+    sessions = _sessions_of(config)
+    earlier = sessions[0] if sessions else None
     if earlier is not None:
         _wait_if_ending(earlier)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
@@ -73,7 +75,7 @@ def begin_run(
         raise Failure(reason, ExitCode.USAGE)
     left_behind = ""
     if earlier is not None:
-        found = _resumed(earlier, config, choice, limits, asks=asks)
+        found = _resumed(earlier, sessions[1:], config, choice, limits, asks=asks)
         if isinstance(found, Beginning):
             return found
         left_behind = found
@@ -148,7 +150,9 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
         _refuse_if_done(paths, state, request)
     if request is not None:
         send_request(paths, request, "resume")
-    return Beginning(paths.directory, starts=not running, seq=state.seq)
+    engine = state.engine
+    stays_paused = not running and state.paused and engine is not None and engine.was_interrupted
+    return Beginning(paths.directory, starts=not running, seq=state.seq, stays_paused=stays_paused)
 
 
 def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:
@@ -259,8 +263,8 @@ def problem_faults(path: Path) -> tuple[Fault, ...]:
     return ()
 
 
-def _newest_session(config: Config) -> SessionPaths | None:
-    """Return the newest readable session that was started from this config file."""
+def _sessions_of(config: Config) -> list[SessionPaths]:
+    """Return the readable sessions that were started from this config file, the newest first."""
     found: list[tuple[float, SessionPaths]] = []
     for directory in sessions_in(config.sessions):
         paths = SessionPaths.at(directory)
@@ -271,15 +275,35 @@ def _newest_session(config: Config) -> SessionPaths | None:
                     found.append((first.time if first is not None else 0.0, paths))
         except SessionError:
             continue
-    return max(found, key=lambda one: one[0])[1] if found else None
+    found.sort(key=lambda one: one[0], reverse=True)
+    return [paths for _, paths in found]
+
+
+def _others_interrupted(older: Sequence[SessionPaths], config: Config) -> str:
+    """Say how many of the ``older`` sessions' engines died, and how to list these sessions; "" if none died."""
+    living = [engine_liveness(paths) for paths in older]
+    died = sum(one.pid is not None and one.exit_code is None and not one.running for one in living)
+    if not died:
+        return ""
+    elsewhere = config.sessions.absolute() != Path("sessions").absolute()
+    root = f" --sessions {shlex.quote(str(config.sessions))}" if elsewhere else ""
+    was, them = ("session was", "it") if died == 1 else ("sessions were", "them")
+    return f"{died} older {was} interrupted. To list {them}: {program()} sessions{root}"
 
 
 def _resumed(
-    paths: SessionPaths, config: Config, choice: str | None, limits: ChangeBudget | None, *, asks: bool
+    paths: SessionPaths,
+    older: Sequence[SessionPaths],
+    config: Config,
+    choice: str | None,
+    limits: ChangeBudget | None,
+    *,
+    asks: bool,
 ) -> Beginning | str:
     """Resume an earlier session, with new ``limits`` if there are any, if ``choice`` or the user's answer says so.
 
-    If the session is not resumed, return a message about it, or "" for a finished session.
+    ``older``: the config's sessions from before that session. If the session is not resumed, return a message about it,
+    or "" for a finished session.
     """
     state = _state_of(paths)
     running = engine_liveness(paths).running
@@ -311,8 +335,11 @@ def _resumed(
         unfinished = f"{name} is unfinished: its engine died ({verdicts})"
     if changed:
         unfinished += f", and {config.path.name} has changed since: {changed}"
+    others = _others_interrupted(older, config)
     if not asks:
-        return f"{unfinished}. {_resume_words(paths)}"
+        return f"{unfinished}. {_resume_words(paths)}" + (f"\n{others}" if others else "")
+    if others:
+        echo(others, err=True)
     how = "Resume it with its own settings?" if changed else "Resume it?"
     wanted = _prefers_earlier(f"{unfinished}. {how}", "resumes")  # The monitor would hide a line, so ask.
     return _again(paths, limits) if wanted else ""

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Beginning(NamedTuple):
     """A session that is ready to show.
 
-    ``starts`` is true if the command must start an engine. ``seq`` numbers the last recorded event.
+    ``starts`` is true if the command must start an engine. ``seq`` numbers the last recorded event. ``stays_paused``:
+    the search was paused before its engine was interrupted, so a new engine keeps it paused.
     """
 
     directory: Path
     starts: bool
     seq: int = 0
+    stays_paused: bool = False
 
 
 def watch_options(command: F) -> F:
@@ -54,13 +56,16 @@ def start_and_watch(
     from engine.daemon.launch import start_engine
     from engine.session.store import SessionPaths
 
-    directory, starts, seq = begin()
+    directory, starts, seq, stays_paused = begin()
     paths = SessionPaths.at(directory)
     if starts:
         start_engine(paths, unattended=not detach)
     _stop_when_idle(paths, until_idle)
     if detach:
-        echo(f"{paths.name}: searching in the background. Watch: {program()} attach {paths.directory}")
+        doing = "searching in the background"
+        if stays_paused:
+            doing = f"still paused, as before the interruption. Unpause: {program()} unpause {paths.directory}"
+        echo(f"{paths.name}: {doing}. Watch: {program()} attach {paths.directory}")
         return 0
     _say_where(paths, starts, new=not seq)
     from tui.headless.follow import follow
@@ -79,7 +84,7 @@ def _start_in_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
     aside = Aside(begin)
     from tui.monitor.app import run_monitor
 
-    directory, starts, seq = aside.result()
+    directory, starts, seq, _ = aside.result()
     paths = SessionPaths.at(directory)
     start = spawn_engine(paths) if starts else None
     _stop_when_idle(paths, until_idle)

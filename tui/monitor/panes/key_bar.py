@@ -32,6 +32,7 @@ HELP_COMMAND = next(action.command for action in ACTIONS if action.name == "help
 MAIN = 8
 """Number of hints that should fit with their full labels. In a narrower bar, all hints have their short labels."""
 PANE = ("zoom", "back")
+PROBLEMS = ("seed_idea", "seed_kernel", "zoom", "back")
 SEARCHABLE = ("filter", "zoom", "back")
 SEARCHED = ("next_match(1)", "next_match(-1)", "back", "filter")
 FILTERED = (
@@ -70,7 +71,7 @@ class Where(Struct, frozen=True):
     reach an engine. ``resumable``: this monitor may start an engine.
     """
 
-    focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"
+    focus: Literal["tree", "filter", "detail", "text", "problems", "pane"] = "tree"
     searched: bool = False
     filtered: bool = False
     ended: bool = False
@@ -223,6 +224,8 @@ def used_most(where: Where) -> list[Action]:
         names: tuple[str, ...] = SEARCHED
     elif where.focus == "detail":
         names = DETAIL
+    elif where.focus == "problems":
+        names = PROBLEMS
     elif where.focus in ("pane", "text"):
         names = PANE if where.focus == "pane" else SEARCHABLE
     elif where.filtered:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 from rich.cells import cell_len
+from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
 from engine.session.records.speedup_text import sol_percent
@@ -10,6 +14,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.compare.change import SIDE_BY_SIDE
+from tui.monitor.messages import ProblemChosen
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
@@ -43,17 +48,53 @@ class Scoreboard(LinesView):
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
-        "round."
+        "round. Up and down go to another problem, in the tree too; the keys i and a seed that problem."
     )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "choose(-1)", "up", show=False),
+        Binding("down,j", "choose(1)", "down", show=False),
+    ]
+
+    def __init__(self, chosen: Callable[[], str | None], *, id: str | None = None) -> None:
+        """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem."""
+        super().__init__(id=id)
+        self._chosen = chosen
+        self._names: list[str] = []
 
     def show(self, model: Model) -> None:
         most = self.styles.max_height
         room = int(most.value) if most is not None and most.is_cells else max(self.size.height, 1)
-        self.set_lines(scoreboard(model, self.palette, self.size.width, ascii_only=self.ascii_only, room=room))
+        self._names = _names(model.state)
+        chosen = self._chosen() if self.has_focus else None
+        self.set_lines(
+            scoreboard(model, self.palette, self.size.width, ascii_only=self.ascii_only, room=room, chosen=chosen)
+        )
+
+    def action_choose(self, step: int) -> None:
+        """Go to the next or previous problem, or scroll beyond the last or first problem."""
+        chosen = self._chosen()
+        place = self._names.index(chosen) + step if chosen in self._names else 0
+        if not 0 <= place < len(self._names):
+            self.scroll_relative(y=step, animate=False)
+            return
+        y, (top, height) = place + 1, (self.scroll_offset.y, self.scrollable_content_region.height)  # below the head
+        if not top < y < top + height:
+            self.scroll_to(y=y - 1 if step < 0 else y - height + 1, animate=False)
+        self.post_message(ProblemChosen(self._names[place]))
 
 
-def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, room: int = ROOM) -> list[Strip]:
-    """Return the pane's lines. If ``room`` (lines) suffices, a name too long for its column gets its own line."""
+def _names(state: SessionState) -> list[str]:
+    """Return the problems in the order of their lines."""
+    return [name for name in state.phases() or state.problems if name in state.problems]
+
+
+def scoreboard(
+    model: Model, palette: Palette, width: int, *, ascii_only: bool, room: int = ROOM, chosen: str | None = None
+) -> list[Strip]:
+    """Return the pane's lines, with the problem ``chosen`` highlighted.
+
+    If ``room`` (lines) suffices, a name too long for its column gets its own line.
+    """
     state = model.state
     if not state.problems and state.refused:
         return _refused(state, palette, width)
@@ -76,7 +117,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
     done = sum(phase == "done" for phase in phases.values())
     corner = fmt.pad(f"{done}/{len(phases)} done" if phases else "", name_width)
     lines = [line((f"{corner}{head}{rounds}", palette.dim))]
-    for problem in (state.problems[name] for name in phases or state.problems if name in state.problems):
+    for problem in (state.problems[name] for name in _names(state)):
         best = model.best(problem)
         verdict = model.verdict_of_best(problem)
         speedup = verdict.speedup if verdict is not None else None
@@ -97,6 +138,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
         name = f"{RUNNING}{problem.id}" if phase == "running" else problem.id
         over = problem.finished is not None if phase is None else phase != "running"
         name_style = palette.dim if over else palette.bold
+        first = len(lines)
         if own_line and cell_len(name) > name_width:
             lines.append(line((fmt.fit(name, width), name_style)))
             name = ""
@@ -111,6 +153,8 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
                 else (f" {spark}" if spark else "", palette.chart),
             )
         )
+        if problem.id == chosen:
+            lines[first:] = [one.extend_cell_length(width).apply_style(palette.cursor) for one in lines[first:]]
     if wanted < room and figures[-1][0] == SOL:
         lines.append(line((fmt.fit(LEGEND, width), palette.dim)))
     return [*lines, *_refused(state, palette, width)]

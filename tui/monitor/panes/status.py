@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual.strip import Strip
 
@@ -19,7 +20,17 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words
 from tui.text.sanitize import one_line
-from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
+from tui.view.activity import (
+    LIVE,
+    activity_of,
+    baseline_beside,
+    final_measurement_of,
+    now_of,
+    overrun_of,
+    owed_of,
+    reopening_of,
+    waiting_of,
+)
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
 from tui.view.over_time.progress import progress_of
@@ -31,6 +42,10 @@ TABLE_HINT = "2: table"
 """Hint for the key that shows the scoreboard, on screens without room for it."""
 NAME_MIN = 9
 """Minimum width of a problem's name in the line of best speedups, in cells."""
+OTHER_PANES = 110
+"""Minimum screen width, in cells, at which other panes stand beside the tree."""
+IN_OTHER_PANES = 6
+"""Lowest rank of the parts that these panes show too."""
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -55,7 +70,9 @@ class StatusLine(LinesView):
 
     def _second(self, model: Model, palette: Palette, width: int) -> Strip:
         if (notice := notice_of(model)) is not None:
-            return line((fmt.pad(f" {notice.text}", width), palette.alarm if notice.failed else palette.warn))
+            text = f" {notice.text} {notice.aside}".rstrip()
+            text = text if cell_len(text) <= width else f" {notice.text}"
+            return line((fmt.pad(text, width), palette.alarm if notice.failed else palette.warn))
         if not model.opened:
             return EMPTY
         if (news := news_of(model)) is not None:
@@ -101,6 +118,10 @@ def status_line(
     kept = [one for one in shown if one[1]]
     if _width(kept) > width:  # drop the right end first, so that the others stay in place
         kept.pop()
+    if _width(kept) > width:
+        kept[0] = (0, [best, (_over_medium(len(speedups), len(state.problems)), palette.dim)])
+    while _width(kept) > width >= OTHER_PANES and max(rank for rank, _ in kept) >= IN_OTHER_PANES:
+        kept.remove(max(kept, key=lambda one: one[0]))
     if _width(kept) > width:
         kept[0] = (0, [best, (_over_short(len(speedups), len(state.problems)), palette.dim)])
     while _width(kept) > width and len(kept) > 1:
@@ -165,7 +186,7 @@ def _share(model: Model, palette: Palette) -> list[Part]:
 def _ends(model: Model, palette: Palette) -> list[Part]:
     """Return the search's estimated end, in local time. A paused search has no known end."""
     progress = progress_of(model)
-    if progress is None or progress.left_s is None:
+    if progress is None or progress.left_s is None or overrun_of(model) is not None:
         return []
     return [(f"ends {_end(model.now(), progress.left_s)}", palette.dim)]
 
@@ -230,10 +251,14 @@ def _bests(
 
 
 class Notice(NamedTuple):
-    """A message that needs the user's attention. ``failed`` is false for a normal end of the search."""
+    """A message that needs the user's attention. ``failed`` is false for a normal end of the search.
+
+    ``aside``: one more sentence, for screens with room for it.
+    """
 
     text: str
     failed: bool
+    aside: str = ""
 
 
 def notice_of(model: Model) -> Notice | None:
@@ -266,7 +291,7 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine != "stopped" or engine is None:
         return None
     if engine.stopped == "budget":
-        return Notice(f"Budget used up. {more}", False)
+        return Notice(f"Budget used up. {more}", False, _why_early(model))
     if engine.stopped == "stopped":
         return Notice(f"Stopped on request. {again}", False)
     if engine.stopped == "waiting":
@@ -277,10 +302,27 @@ def notice_of(model: Model) -> Notice | None:
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 
 
+def _why_early(model: Model) -> str:
+    """Say why the search ended before its last minute, or return "" if it did not, or if a spending limit ended it."""
+    engine, minutes = model.state.engine, model.minutes
+    if engine is None or not engine.stopped_by_time or minutes is None:
+        return ""
+    left_s = 60 * minutes - model.search_seconds()
+    return f"The last {fmt.duration(left_s)} were reserved for final measurements." if left_s >= 1 else ""
+
+
 def news_of(model: Model) -> str | None:
     """Return the current activity when no kernel is running: the start, a busy device, the end."""
     state, limits = model.state, model.source.limits
-    known = overrun_of(model) or waiting_of(model) or reopening_of(state) or owed_of(state, limits)
+    if state.pause_kept and model.link.kind in LIVE:
+        return "The search was paused before its engine was interrupted. Press P to unpause."
+    known = (
+        overrun_of(model)
+        or waiting_of(model)
+        or final_measurement_of(model)
+        or reopening_of(state)
+        or owed_of(state, limits)
+    )
     known = known or baseline_beside(model)
     if known is None and model.state.variants:
         return None
@@ -292,6 +334,10 @@ def _over(done: int, problems: int) -> str:
     if problems <= 1:
         return " over eager"
     return f" over eager, geomean of {done}/{problems}"
+
+
+def _over_medium(done: int, problems: int) -> str:
+    return " eager" if problems <= 1 else f" eager, geomean {done}/{problems}"
 
 
 def _over_short(done: int, problems: int) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -67,7 +68,10 @@ class ConfirmScreen(ModalScreen[bool]):
 
 
 class NoticeScreen(ModalScreen[None]):
-    """A notice in place of a dialog with a text field. No letter closes the notice, so that typed text does nothing."""
+    """A notice in place of a dialog with a text field.
+
+    No letter closes the notice, so that typed text does nothing. The notice says that the text is discarded.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter", "dismiss(None)", "close", show=False)]
     DEFAULT_CSS = _css("NoticeScreen", "warning")
@@ -83,3 +87,13 @@ class NoticeScreen(ModalScreen[None]):
             if rest:
                 yield Static("\n".join(rest), markup=False)
             yield Static("esc, enter: close", markup=False, id="answers")
+
+    def on_key(self, event: Key) -> None:
+        if event.is_printable:
+            self._say_discarded()
+
+    def on_paste(self, event: Paste) -> None:
+        self._say_discarded()
+
+    def _say_discarded(self) -> None:
+        self.query_one("#answers", Static).update("What you type here is discarded.    esc, enter: close")

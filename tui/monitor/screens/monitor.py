@@ -19,7 +19,7 @@ from engine.session.store import SessionError
 from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
-from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
+from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, ProblemChosen, TitleClicked
 from tui.monitor.panes.charts.view import ChartsView
 from tui.monitor.panes.detail.pane import AGAINST, TABS, DetailPane
 from tui.monitor.panes.devices import DevicePane
@@ -82,7 +82,7 @@ class MonitorScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         self.status = StatusLine(id="status")
         self.tree_view = SearchTree(self.model, self.tree_rows, id="tree")
-        self.scoreboard = Scoreboard(id="scoreboard")
+        self.scoreboard = Scoreboard(self.problem_here, id="scoreboard")
         self.devices = DevicePane(id="devices")
         self.leaders = Leaderboard(id="leaders")
         self.log_view = LogPane(id="log")
@@ -225,6 +225,12 @@ class MonitorScreen(Screen[None]):
         self._show_keys()
         self._show_best()
         self.charts.show()
+        if self.scoreboard.has_focus:
+            self.scoreboard.show(self.model)
+
+    def on_problem_chosen(self, message: ProblemChosen) -> None:
+        if not self.tree_view.select(message.problem):
+            self.host.say(f"The filter hides {message.problem}. Press esc twice to clear it.", severity="warning")
 
     def on_rows_reshaped(self) -> None:
         self._retitle_tree()
@@ -240,9 +246,11 @@ class MonitorScreen(Screen[None]):
 
     def on_descendant_focus(self) -> None:
         self.key_bar.show()
+        self.scoreboard.show(self.model)
 
     def on_descendant_blur(self) -> None:
         self.key_bar.show()
+        self.scoreboard.show(self.model)
 
     # Keys for viewing
 
@@ -506,7 +514,7 @@ class MonitorScreen(Screen[None]):
         matches = f"{count} line{'' if count == 1 else 's'}"
         self.host.say(f"/{view.searched}: {place} of {matches}" if count else f"/{view.searched}: no match")
 
-    def _kind_of_focus(self) -> Literal["tree", "filter", "detail", "text", "pane"]:
+    def _kind_of_focus(self) -> Literal["tree", "filter", "detail", "text", "problems", "pane"]:
         focused = self.focused
         if isinstance(focused, FilterBar | SearchBar):
             return "filter"
@@ -514,6 +522,8 @@ class MonitorScreen(Screen[None]):
             return "detail"
         if self._searchable() is not None:
             return "text"
+        if focused is self.scoreboard:
+            return "problems"
         return "tree" if focused is None or focused is self.tree_view else "pane"
 
     def _rearranged(self) -> None:

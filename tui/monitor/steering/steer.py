@@ -145,7 +145,7 @@ class Steering:
                 catalogue=request.transformation,
                 parent=parent,
             )
-            self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id), "take an idea")
+            self._seed(Plan(command, "seeding an idea", parent or problem.id), "take an idea")
 
         catalogue = await look() if answers_at_once() else look
         may_be_read = may_read_prose(self._here.model)
@@ -222,7 +222,7 @@ class Steering:
             parent=idea.parent,
             idea=idea.id,
         )
-        self._ask(lambda: Plan(command, "submitting", idea.id), JUDGE)
+        self._seed(Plan(command, "submitting", idea.id), JUDGE)
 
     def start_engine(self) -> None:
         """Start the engine. If the time budget is used up, first ask for more minutes."""
@@ -302,6 +302,15 @@ class Steering:
 
         self._confirm(plan, question=question if asks_again else None)
 
+    def _seed(self, plan: Plan, doing: str) -> None:
+        """Send a request with text that the user has written.
+
+        If the engine has ended in the meantime, the next engine handles the request, so that the text is not lost.
+        """
+        link = self._here.model.link
+        if (link.kind == "ended" and not link.gone) or self._may_steer(doing):
+            self._host.steer(plan)
+
     def _confirm(
         self,
         plan: Plan,
@@ -363,7 +372,7 @@ class Steering:
         if idea is not None:
             node = idea.id
             command = structs.replace(command, text=idea.text, parent=idea.parent, idea=idea.id)
-        self._ask(lambda: Plan(command, "submitting", node), JUDGE)
+        self._seed(Plan(command, "submitting", node), JUDGE)
 
 
 def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]:

@@ -48,8 +48,9 @@ def progress_of(model: Model) -> Progress | None:
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
     """Return the used share of each limit, from 0 to 1, by the limit's name.
 
-    If problems take turns, ``problems`` is the share of finished turns. Otherwise, ``rounds`` is the share of finished
-    rounds. ``elapsed_s`` is the search time. The result omits limits that are not set.
+    If problems take turns, ``problems`` is the share of finished turns, with the open turn in part. Otherwise,
+    ``rounds`` is the share of finished rounds. ``elapsed_s`` is the search time. The result omits limits that are not
+    set.
     """
     spend = state.spending.total
     minutes_s = limits.minutes * 60 if limits.minutes is not None else None
@@ -57,11 +58,11 @@ def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[s
         "dollars": _share(spend.dollars, limits.dollars),
         "tokens": _share(spend.tokens, limits.tokens),
         "calls": _share(spend.calls, limits.calls),
-        "problems": _turns_done(state) if state.takes_turns else None,
+        "problems": _turns_done(state, elapsed_s) if state.takes_turns else None,
         "rounds": _rounds_done(state, limits.rounds) if not state.takes_turns else None,
         TIME: _share(elapsed_s, minutes_s),
     }
-    return {name: min(1.0, one) for name, one in used.items() if one is not None}
+    return {name: max(0.0, min(1.0, one)) for name, one in used.items() if one is not None}
 
 
 def _share(used: float, limit: float | None) -> float | None:
@@ -81,7 +82,15 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
     return done / len(state.problems)
 
 
-def _turns_done(state: SessionState) -> float | None:
-    """Return the share of problems whose last turn is over, or None without problems."""
+def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
+    """Return the share of finished turns, or None without problems. The open turn counts by its minutes."""
     phases = list(state.phases().values())
-    return phases.count("done") / len(phases) if phases else None
+    if not phases:
+        return None
+    done = float(phases.count("done"))
+    if (turn := state.turn) is not None and "running" in phases:
+        is_extra = state.problems[turn.problem].turns > 1
+        now_s = turn.stopped_s if turn.stopped_s is not None else elapsed_s
+        part = _share(max(0.0, now_s - turn.began_s), 60 * turn.minutes) or 0.0
+        done += 1.0 if is_extra else min(1.0, part)
+    return done / len(phases)
