@@ -6,6 +6,7 @@ from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.comparable import figures_of
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text.format import milliseconds
 
@@ -27,20 +28,12 @@ def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
     return comparable_words(state, state.leader_of_round(problem, number))
 
 
-def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
-    """Return the speedup over ``torch.compile``, or None if torch.compile has not been timed."""
-    compiled = problem.baselines.get("compile")
-    if not variant.correct or not variant.kernel_ms or compiled is None or compiled.timing is None:
-        return None
-    return compiled.timing.median_ms / variant.kernel_ms
-
-
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
     """Format the speedup over ``torch.compile``, or return None if torch.compile has not been timed.
 
     The speedup is marked as uncertain if the baseline's or the kernel's time is.
     """
-    ahead = over_compile(problem, variant)
+    ahead = over_compile(problem, variant.verdict)
     return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None
 
 

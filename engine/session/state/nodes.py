@@ -171,6 +171,10 @@ class ProblemState(Struct):
     header: str
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    compiled_at: float = 0.0
+    """The time at which the judge had timed ``torch.compile``."""
+    eager_times: list[tuple[float, float]] = field(default_factory=list)
+    """Eager's time in each timed verdict on a CPU: the verdict's time, then milliseconds."""
     compile_skipped: str = ""
     """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit clears the reason."""
     sol_ms: float | None = None
