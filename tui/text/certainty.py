@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.speedup_text import MARK, marked, speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.comparable import figures_of
 from engine.session.state.over_compile import over_compile
-from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from engine.session.state.session_state import ProblemState, RoundState, SessionState, VariantState
 from tui.text.format import milliseconds
 
 
@@ -26,6 +26,16 @@ def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
     """Format a round's figure: the comparable speedup of its leader."""
     return comparable_words(state, state.leader_of_round(problem, number))
+
+
+def correction_words(state: SessionState, round_: RoundState) -> str:
+    """Format a finished round's figure at its end, ``was 2.31x``, if later runoffs, verdicts or prunes corrected it.
+    Return "" otherwise.
+    """
+    now = round_speedup_words(state, round_.problem, round_.number)
+    if round_.finished_at is None or round_.speedup is None or speedup(round_.speedup) == now.removeprefix(MARK):
+        return ""
+    return f"was {speedup(round_.speedup)}"
 
 
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:

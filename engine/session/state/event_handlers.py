@@ -12,6 +12,7 @@ from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.records.skipped_compile import reason_in
 from engine.session.records.verdict import Verdict
+from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.ranking import choose_best, choose_leader, compare, lead, rank, rechoose, runoff_winner
@@ -292,9 +293,9 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
         lead(state, round_)
-        if round_.finished_at is not None:  # its own last runoff, after its end
-            round_.reached, round_.pruned = problem.best, _pruned_in(state, event.problem)
     compare(state, problem)
+    if round_ is not None and round_.finished_at is not None:  # its own last runoff, after its end
+        _close(state, problem, round_)
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
@@ -305,13 +306,20 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
-        round_.reached, round_.pruned = state.problems[event.problem].best, _pruned_in(state, event.problem)
+        _close(state, state.problems[event.problem], round_)
     for one in event.selected:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = one.why, None
     for one in event.dropped:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = None, one.why
+
+
+def _close(state: SessionData, problem: ProblemState, round_: RoundState) -> None:
+    """Record a finished round's result."""
+    round_.reached, round_.pruned = problem.best, _pruned_in(state, problem.id)
+    leader = state.leader_of_round(problem.id, round_.number)
+    round_.speedup = comparable_speedup(state, leader) if leader is not None else None
 
 
 def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float) -> None:

@@ -138,7 +138,8 @@ class RoundState(Struct):
     leads. Without one, ``best`` leads: the round's correct, unpruned variant with the highest speedup over eager.
     Variants that lost a runoff of this or an earlier round do not qualify (``engine.session.state.ranking.lead``).
     ``pruned`` lists the nodes that were pruned when the round reached ``reached``. If a restored kernel below one of
-    them beats ``reached``, ``best`` leads.
+    them beats ``reached``, ``best`` leads. ``speedup`` is the leader's comparable speedup at that time, or None without
+    a leader. Later runoffs may correct this figure (``engine.session.state.comparable``).
     """
 
     problem: str
@@ -150,6 +151,7 @@ class RoundState(Struct):
     best: str | None = None
     reached: str | None = None
     pruned: tuple[str, ...] = ()
+    speedup: float | None = None
     finished_at: float | None = None
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()

@@ -43,7 +43,7 @@ class Scoreboard(LinesView):
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
-        "round."
+        "round, corrected by later runoffs."
     )
 
     def show(self, model: Model) -> None:
