@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from benchmarks.synthetic_session import write_session
+from engine.session.budget import elapsed_s
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
+from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
 from tui.monitor.screens.confirm import NoticeScreen
 from tui.monitor.steering.plans import plan_prune
+from tui.view.next_steps import resume_command
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")
@@ -474,6 +477,23 @@ async def test_what_goes_on_with_it_fits_a_narrow_screen(
         writer.close()
     async with open_monitor(paths, (80, 24), read_only=True) as monitor:
         await monitor.until_shown(shown)
+
+
+async def test_the_last_seconds_of_a_budget_that_are_too_short_are_named(
+    open_monitor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = write_session(tmp_path / "sessions", "quickstart", SMALL, end=NOW)
+    writer = EventWriter(paths)
+    writer.append(ev.EngineStopped(reason="budget", message="it has ended"))
+    writer.flush(5)
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+    writer.append(ev.BudgetChanged(minutes=(elapsed_s(state, state.time) + 12.0) / 60))
+    writer.close()
+    async with open_monitor(paths, (80, 24)) as monitor:
+        await monitor.until_shown("The last 12 s are too short. Press M to raise the limit and resume.")
+        assert " --minutes " in resume_command(monitor.app.model)
 
 
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(

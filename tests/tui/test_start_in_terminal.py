@@ -181,7 +181,8 @@ def test_a_headless_search_asks_nothing(kernel_tui_in_terminal: Open, tmp_path: 
 
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
-    told = "demo: time budget used up (2 min). Continue with: kernel-tui resume demo --minutes 3"
+    used = "1.8 of 2 min; the rest is too short for another kernel"
+    told = f"demo: time budget used up ({used}). Continue with: kernel-tui resume demo --minutes 3"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
@@ -189,6 +190,15 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     assert shown.startswith(told.replace("demo: ", "demo: 1:50 search time, 0 verdicts; ", 1))
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
+
+
+def test_more_rounds_do_not_continue_a_search_whose_minutes_are_spent(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = spent_session(tmp_path)
+    refused = kernel_tui("resume", "demo", "--rounds", "4", "--headless")
+    assert refused.returncode == ExitCode.USAGE and "demo: time budget used up (1.8 of 2 min" in refused.stderr
+    assert refused.stderr.endswith("Continue with: kernel-tui resume demo --rounds 4 --minutes 3\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands(), "no request waits for the next engine"
 
 
 def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: KernelTui, tmp_path: Path) -> None:
@@ -278,8 +288,8 @@ def test_a_search_whose_minutes_are_spent_is_offered_with_more(
 ) -> None:
     paths = spent_session(tmp_path)
     terminal = kernel_tui_in_terminal("config.toml", "--detach")
-    terminal.wait_for("demo: time budget used up (2 min).")
-    terminal.wait_for("Continue with 2 more minutes? Enter continues; n starts a new session. [Y/n]")
+    terminal.wait_for("demo: time budget used up (1.8 of 2 min")
+    terminal.wait_for("Continue with a limit of 4 min? Enter continues; n starts a new session. [Y/n]")
     terminal.type(answer)
     status, text = ended(terminal)
     assert status == ExitCode.OK and "searching in the background" in text

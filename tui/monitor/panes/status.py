@@ -266,7 +266,10 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine != "stopped" or engine is None:
         return None
     if engine.stopped == "budget":
-        return Notice(f"Budget used up. {more}", False)
+        spent, left_s = "Budget used up", (model.minutes or 0.0) * 60 - model.search_seconds()
+        if engine.stopped_by_time and more_minutes(model) is not None and left_s >= 1.0:
+            spent = f"The last {left_s:.0f} s are too short"
+        return Notice(f"{spent}. {more}", False)
     if engine.stopped == "stopped":
         return Notice(f"Stopped on request. {again}", False)
     if engine.stopped == "waiting":
