@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
-from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied
+from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied, StopReason
 from engine.session.records.model_calls import CallSite, Usage
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import (
@@ -149,7 +149,7 @@ def test_the_live_table_names_its_tolerance(kernel_tui_in_terminal: Open, tmp_pa
     ended(terminal)
 
 
-def spent_session(tmp_path: Path) -> SessionPaths:
+def spent_session(tmp_path: Path, reason: StopReason = "budget", seconds: int = 110) -> SessionPaths:
     """Create a session with a budget of 2 minutes, which ended the search after 1:50."""
     from engine.config.schema import load_config
 
@@ -158,12 +158,12 @@ def spent_session(tmp_path: Path) -> SessionPaths:
     paths = create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
     lock, writer = EngineLock(paths), EventWriter(paths)
     writer.append(EngineStarted(pid=1, host="", version="", resumed=False, devices=(), sandbox=""))
-    writer.append(EngineStopped(reason="budget", message="the budget is spent"))
+    writer.append(EngineStopped(reason=reason, message="it has ended"))
     writer.flush(5)
     writer.close()
     lock.release()
     with sqlite3.connect(paths.database) as db:
-        db.execute("UPDATE event SET time = time + 110 WHERE kind = 'engine_stopped'")
+        db.execute("UPDATE event SET time = time + ? WHERE kind = 'engine_stopped'", (seconds,))
     db.close()
     return paths
 
@@ -199,6 +199,15 @@ def test_more_rounds_do_not_continue_a_search_whose_minutes_are_spent(kernel_tui
     assert refused.stderr.endswith("Continue with: kernel-tui resume demo --rounds 4 --minutes 3\n")
     with SessionReader(paths) as reader:
         assert not reader.commands(), "no request waits for the next engine"
+
+
+def test_a_finished_search_whose_minutes_are_over_needs_both_limits(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = spent_session(tmp_path, reason="finished", seconds=130)
+    refused = kernel_tui("resume", "demo", "--headless")
+    assert refused.returncode == ExitCode.USAGE
+    assert refused.stderr.endswith("Add rounds with: kernel-tui resume demo --rounds N --minutes 3\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands()
 
 
 def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: KernelTui, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
 from engine.session.records.events import LARGER_LIMIT
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import SessionPaths, SessionReader
+from tui.text.narration import turn_end_words
 from tui.text.program import program
 from tui.view.activity import unwritable
 from tui.view.source import Limits, argument_of, limits_of
@@ -42,6 +43,24 @@ def more_minutes(model: Model) -> float | None:
     engine = model.state.engine
     by_time = engine is not None and engine.stopped_by_time
     return minutes_needed(model.minutes, model.search_seconds(), by_time=by_time)
+
+
+def other_end(state: SessionState, rounds: int | None) -> str:
+    """Return why a finished search ended before the limit ``rounds``, such as ``softmax: no proposer has a new idea``.
+    More rounds may then not continue it. Return "" if a problem reached this limit.
+    """
+    ended = ""
+    for problem in state.problems.values():
+        if problem.id in state.refused or state.is_pruned(problem.id):
+            continue
+        if rounds is None or (problem.rounds and problem.rounds[-1].number >= rounds):
+            return ""
+        turn_end = problem.turn_end if problem.turn_end != "done" else None
+        if problem.finished is None and turn_end is None:
+            return ""
+        why = problem.finished or turn_end_words(state, problem.id, turn_end or "done")
+        ended = ended or f"{problem.id}: {why}"
+    return ended
 
 
 def resume_command(model: Model) -> str:

@@ -32,10 +32,11 @@ from tui.view.next_steps import (
     minutes_left,
     minutes_spent,
     option_to_resume,
+    other_end,
     spent_in_words,
     too_low_limit,
 )
-from tui.view.source import argument_of
+from tui.view.source import argument_of, limits_now, limits_of
 
 if TYPE_CHECKING:
     from engine.config.schema import Config, ConfigError, Fault
@@ -376,8 +377,10 @@ def _state_of(paths: SessionPaths) -> SessionState:
 def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Return why a resumed search would end immediately and how to continue, or None if work is left."""
     if state.finished:
-        option = option_to_resume(paths, state)
-        return f"{paths.name}: the search is finished. Add rounds with: {program()} resume {paths.name} {option}"
+        other = other_end(state, limits_now(state, limits_of(paths)).rounds)
+        ended = f" ({other}). More rounds may not continue it; to try" if other else ". Add rounds with"
+        command = f"{program()} resume {paths.name} {option_to_resume(paths, state)}"
+        return f"{paths.name}: the search is finished{ended}: {command}"
     if (spent := minutes_spent(paths, state)) is None:
         return None
     return f"{paths.name}: {spent_in_words(spent, argument_of(paths))}"
