@@ -59,7 +59,7 @@ _log = logging.getLogger("engine")
 _MESSAGES: dict[StopReason, str] = {
     "finished": "the search is complete",
     "stopped": "stopped on request; to continue, resume the session",
-    "budget": "budget used up; to continue, resume with a larger budget",
+    "budget": "time budget used up; to continue, resume with more minutes",
     "waiting": "waiting for replies to the prompts in outbox; to continue, resume the session",
     "signal": "stopped by {}; to continue, resume the session",
     "error": "stopped by an internal error; the engine's log has the traceback",

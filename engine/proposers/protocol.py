@@ -53,6 +53,8 @@ class Kernel(Struct, frozen=True):
     idea: str = ""
     counters: tuple[KernelCounters, ...] = ()
     runoff_ratio: float | None = None
+    over_compile: float | None = None
+    """The speedup over ``torch.compile``; None if unknown."""
 
 
 class TriedIdea(Struct, frozen=True):

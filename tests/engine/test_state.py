@@ -18,6 +18,7 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionDamaged
+from tui.text.certainty import correction_words, round_speedup_words
 from tui.view.activity import kernels_at_work
 
 
@@ -549,3 +550,22 @@ def test_a_spending_limit_and_the_time_budget_are_told_apart() -> None:
         ending = _ended("budget", limit, fold(small_search()))
         state = after(small_search(), started, ev.EngineStopped(reason=ending.reason, message=ending.message))
         assert state.engine is not None and state.engine.stopped_by_time is by_time
+
+
+def test_a_finished_round_remembers_its_figure_that_a_later_runoff_corrects() -> None:
+    ended = ev.RoundFinished(problem="softmax", round=1, selected=(), dropped=())
+    state = after(small_search(), ended)
+    (_, first) = state.problems["softmax"].rounds
+    assert first.speedup == 3.0 and correction_words(state, first) == ""
+    standings = (Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False))
+    state = after(
+        small_search(),
+        ended,
+        ev.RoundStarted(problem="softmax", round=2, parents=()),
+        ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+    )
+    _, first, second = state.problems["softmax"].rounds
+    assert round_speedup_words(state, "softmax", 1) == "1.60x", "2.00x / 1.25"
+    assert correction_words(state, first) == "was 3.00x" and correction_words(state, second) == ""
+    state = after(small_search(), ended, ev.RunoffFinished(problem="softmax", round=1, standings=standings))
+    assert correction_words(state, state.problems["softmax"].rounds[1]) == "", "its own last runoff belongs to it"

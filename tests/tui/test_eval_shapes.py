@@ -60,6 +60,7 @@ def test_sizes_that_no_machine_has_room_for_are_said_in_a_line(run: KernelTui) -
     judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", "--quick", *sizes)
     assert judged.returncode == ExitCode.NOTHING_CORRECT and without_waits(judged.stderr) == ""
     assert "not enough memory: the problem needs at least 96 TB" in judged.stdout
+    assert "a search measures them once, so its % SOL can differ" in judged.stdout
 
 
 @pytest.mark.parametrize("after_s", [2.0, 6.0])

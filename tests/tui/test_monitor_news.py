@@ -20,7 +20,7 @@ from textual.events import Paste
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.session.records import events as ev
-from engine.session.records.verdict import Timing, Verdict
+from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.store import SessionPaths
 from tui.monitor.notifications import Messenger, News, post_webhook, run_command
 from tui.monitor.settings import Settings, load_settings, settings_file
@@ -96,6 +96,27 @@ def test_a_best_kernel_that_only_a_repeated_verdict_overtook_is_no_news(session:
     assert judge("v58", 8.5) == [], "lower than the first verdict on v57"
     assert judge("v57", 9.5) == ["layernorm: new best v57, 9.50x"]
     assert judge("v57", None) == ["layernorm: new best v58, 8.50x"], "v57 is withdrawn"
+
+
+def test_the_alert_for_a_new_best_says_why_its_speedup_is_lower(session: SessionPaths) -> None:
+    source = SessionSource(session)
+    model = Model(source)
+    model.take(source.open())
+    source.close()
+    news, state = News(model), model.state
+    best = state.problems["softmax"].best or ""
+    rival = next(leader.id for leader in state.leaders("softmax") if leader.id != best)
+    speedup = (state.variants[rival].speedup or 0.0) + 1.0
+    verdict = Verdict(status="correct", speedup=speedup, kernel=Timing(0.1, 0.1, 0.1, 9))
+    judged = ev.VerdictGiven(variant=best, verdict=verdict)
+    standings = (Standing(rival, 1.0, 1.0, 1.0, 1.0, False), Standing(best, 1.04, 1.04, 1.0, 1.1, False))
+    state.apply(ev.Recorded(state.seq + 1, state.time + 1.0, judged))
+    news.catch_up()
+    runoff = ev.RunoffFinished(problem="softmax", round=2, standings=standings)
+    state.apply(ev.Recorded(state.seq + 1, state.time + 1.0, runoff))
+    (told,) = news.look()
+    assert told.startswith(f"softmax: new best {rival}, ")
+    assert f"4.0% faster than {best} side by side ({best}'s verdict: {speedup:.2f}x; the runoff decides)" in told
 
 
 def test_what_is_news(session: SessionPaths) -> None:

@@ -544,6 +544,19 @@ async def test_text_typed_for_a_search_that_has_ended_runs_no_command(
         assert app.is_running and not engine.commands()
 
 
+async def test_a_search_that_ended_before_its_last_round_says_why(open_monitor: Any, engine: Any) -> None:
+    engine.record(
+        *(ev.ProblemFinished(problem=name, reason="no proposer has a new idea") for name in ("softmax", "layernorm")),
+        ev.BudgetChanged(rounds=50),
+        ev.EngineStopped(reason="finished", message="it has ended"),
+    )
+    engine.lock.release()
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        await monitor.press("i")
+        await monitor.until_shown("(softmax: no proposer has a new idea). More rounds may not continue it.")
+        assert "--rounds" not in monitor.text()
+
+
 async def test_a_stalled_engine_is_loud(open_monitor: Any, engine: Any) -> None:
     engine.writer.heartbeat("at work")
     engine.writer.flush(5)

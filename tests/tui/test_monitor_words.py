@@ -644,3 +644,29 @@ async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionP
         await pilot.pause(0.3)
         assert app.monitor_screen.tree_rows.view.filter == "<2", "a filter is typed, not a speed"
         assert app.clock.speed == 20.0
+
+
+def test_a_change_compares_two_verdicts_or_two_scaled_figures(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    child = next(one for one in state.leaders("softmax") if one.parent is not None)
+    parent = state.variants[child.parent or ""]
+    winner = next(one for one in state.leaders("softmax") if one.id not in (child.id, parent.id))
+    own = (child.speedup or 0.0) / (parent.speedup or 0.0) - 1
+
+    def runoff(number: int, *timed: tuple[str, float]) -> None:
+        standings = tuple(Standing(name, 3, ratio, ratio, ratio, False) for name, ratio in timed)
+        for event in (
+            ev.RoundStarted(problem="softmax", round=number, parents=()),
+            ev.RunoffFinished(problem="softmax", round=number, standings=standings),
+        ):
+            state.apply(ev.Recorded(state.seq + 1, NOW, event))
+
+    runoff(3, (winner.id, 1.0), (parent.id, 1.7))
+    figures = figures_of(state, parent)
+    assert figures is not None and figures.scaled == winner.id and figures.speedup != parent.speedup
+    change = change_against_parent(state, child)
+    assert change is not None and change.value == pytest.approx(own), "only the parent was in the runoff"
+    runoff(4, (winner.id, 1.0), (child.id, 1.36))
+    change = change_against_parent(state, child)
+    assert change is not None and change.value == pytest.approx(0.25), "both were compared with the same kernel"

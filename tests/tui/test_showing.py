@@ -27,6 +27,7 @@ from engine.session.records.events import (
     Recorded,
     RoundFinished,
     RoundStarted,
+    RunoffFinished,
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite
@@ -477,6 +478,20 @@ def test_a_pruned_problem_is_called_pruned_and_is_not_unsolved(kernel_tui: Kerne
     assert SessionState().nothing_correct
 
 
+def test_the_line_of_a_runoff_says_why_a_kernel_with_a_lower_verdict_is_the_new_best() -> None:
+    with SessionReader(SessionPaths.at(ROOT / "sessions" / "by-hand")) as reader:
+        state = fold(reader.read())
+    first, second = (leader.id for leader in state.leaders("layernorm", 2))
+    state.problems["layernorm"].best = first
+    standings = (Standing(second, 1.0, 1.0, 1.0, 1.0, False), Standing(first, 1.1, 1.1, 1.1, 1.1, False))
+    runoff = RunoffFinished(problem="layernorm", round=2, standings=standings)
+    state.apply(Recorded(state.seq + 1, state.time + 1.0, runoff))
+    verdict = speedup_words(state.variants[first].verdict)
+    why = f"10% faster than {first} side by side ({first}'s verdict: {verdict}; the runoff decides)"
+    told = f"new best: {second}, {why}"
+    assert told in (line_of(runoff, state, {"layernorm": first}) or "")
+
+
 def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_again() -> None:
     with SessionReader(SessionPaths.at(ROOT / "sessions" / "by-hand")) as reader:
         events = list(reader.read())
@@ -487,7 +502,8 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
         state.apply(one)
         lines.append(line_of(one.event, state, best) or "")
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
-    assert "softmax: runoff of 4 kernels, fastest: v42; new best: v42" in lines
+    new_best = "softmax: runoff of 4 kernels, fastest: v42; new best: v42, 0.9% faster than v1 side by side (v1's"
+    assert any(line.startswith(new_best) for line in lines)
     assert "(judged again) correct" in lines[-1] and ", before " not in lines[-1], "the same verdict"
     verdict = again.event.verdict
     slower = replace(verdict, speedup=verdict.speedup / 2)

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
-from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied
+from engine.session.records.events import EngineStarted, EngineStopped, ModelCallStarted, ModelReplied, StopReason
 from engine.session.records.model_calls import CallSite, Usage
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import (
@@ -172,7 +172,7 @@ def test_the_live_table_names_its_tolerance(kernel_tui_in_terminal: Open, tmp_pa
     ended(terminal)
 
 
-def spent_session(tmp_path: Path) -> SessionPaths:
+def spent_session(tmp_path: Path, reason: StopReason = "budget", seconds: int = 110) -> SessionPaths:
     """Create a session with a budget of 2 minutes, which ended the search after 1:50."""
     from engine.config.schema import load_config
 
@@ -181,12 +181,12 @@ def spent_session(tmp_path: Path) -> SessionPaths:
     paths = create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
     lock, writer = EngineLock(paths), EventWriter(paths)
     writer.append(EngineStarted(pid=1, host="", version="", resumed=False, devices=(), sandbox=""))
-    writer.append(EngineStopped(reason="budget", message="the budget is spent"))
+    writer.append(EngineStopped(reason=reason, message="it has ended"))
     writer.flush(5)
     writer.close()
     lock.release()
     with sqlite3.connect(paths.database) as db:
-        db.execute("UPDATE event SET time = time + 110 WHERE kind = 'engine_stopped'")
+        db.execute("UPDATE event SET time = time + ? WHERE kind = 'engine_stopped'", (seconds,))
     db.close()
     return paths
 
@@ -204,7 +204,8 @@ def test_a_headless_search_asks_nothing(kernel_tui_in_terminal: Open, tmp_path: 
 
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
-    told = "demo: time budget used up (2 min). Continue with: kernel-tui resume demo --minutes 3"
+    used = "1.8 of 2 min; the rest is too short for another kernel"
+    told = f"demo: time budget used up ({used}). Continue with: kernel-tui resume demo --minutes 3"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
@@ -212,6 +213,24 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     assert shown.startswith(told.replace("demo: ", "demo: 1:50 search time, 0 verdicts; ", 1))
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
+
+
+def test_more_rounds_do_not_continue_a_search_whose_minutes_are_spent(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = spent_session(tmp_path)
+    refused = kernel_tui("resume", "demo", "--rounds", "4", "--headless")
+    assert refused.returncode == ExitCode.USAGE and "demo: time budget used up (1.8 of 2 min" in refused.stderr
+    assert refused.stderr.endswith("Continue with: kernel-tui resume demo --rounds 4 --minutes 3\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands(), "no request waits for the next engine"
+
+
+def test_a_finished_search_whose_minutes_are_over_needs_both_limits(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = spent_session(tmp_path, reason="finished", seconds=130)
+    refused = kernel_tui("resume", "demo", "--headless")
+    assert refused.returncode == ExitCode.USAGE
+    assert refused.stderr.endswith("Add rounds with: kernel-tui resume demo --rounds N --minutes 3\n")
+    with SessionReader(paths) as reader:
+        assert not reader.commands()
 
 
 def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: KernelTui, tmp_path: Path) -> None:
@@ -301,8 +320,8 @@ def test_a_search_whose_minutes_are_spent_is_offered_with_more(
 ) -> None:
     paths = spent_session(tmp_path)
     terminal = kernel_tui_in_terminal("config.toml", "--detach")
-    terminal.wait_for("demo: time budget used up (2 min).")
-    terminal.wait_for("Continue with 2 more minutes? Enter continues; n starts a new session. [Y/n]")
+    terminal.wait_for("demo: time budget used up (1.8 of 2 min")
+    terminal.wait_for("Continue with a limit of 4 min? Enter continues; n starts a new session. [Y/n]")
     terminal.type(answer)
     status, text = ended(terminal)
     assert status == ExitCode.OK and "searching in the background" in text

@@ -15,6 +15,7 @@ from engine.config.toml_table import toml_table
 from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, VerdictGiven
 from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
 from engine.session.store import SessionPaths, SessionReader
 from tui.text.narration import turn_end_words
@@ -231,8 +232,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
         over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
-    eager = problem.baselines.get("eager")
-    over |= {name: _over(one, verdict, eager) for name, one in problem.baselines.items() if name != "eager"}
+    over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
         path=problem.spec.path,
@@ -308,16 +308,18 @@ def _over_eager(problem: ProblemState, verdict: Verdict | None) -> Over:
     return Over(ms, verdict.speedup, verdict.speedup_low, verdict.speedup_high, uncertain=is_uncertain(verdict))
 
 
-def _over(baseline: Baseline, verdict: Verdict | None, eager: Baseline | None) -> Over:
+def _over(problem: ProblemState, baseline: Baseline, verdict: Verdict | None) -> Over:
     timing: Timing | None = baseline.timing
     if timing is None:
         return Over(failure=baseline.failure or "no time")
     kernel = verdict.kernel if verdict is not None and verdict.status not in UNJUDGED else None
     if verdict is None or kernel is None or min(kernel.median_ms, kernel.p10_ms, kernel.p90_ms) <= 0:
         return Over(timing.median_ms)
-    speedup = timing.median_ms / kernel.median_ms
-    low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
-    return Over(timing.median_ms, speedup, low, high, uncertain=is_comparison_uncertain(verdict, baseline, eager))
+    measured = timing.median_ms / kernel.median_ms
+    speedup = over_compile(problem, verdict) or measured if baseline.which == "compile" else measured
+    low, high = (speedup / measured * one for one in (timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms))
+    uncertain = is_comparison_uncertain(verdict, baseline, problem.baselines.get("eager"))
+    return Over(timing.median_ms, speedup, low, high, uncertain=uncertain)
 
 
 def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:

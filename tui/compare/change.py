@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.session.records.speedup_text import marked
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
@@ -12,7 +13,10 @@ from tui.text.runoff_text import faster_side_by_side
 
 SIDE_BY_SIDE = "r"
 """Mark of a change that a runoff measured."""
-LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare the speedups shown"
+LEGEND = (
+    f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare two verdicts, or two "
+    "figures that runoffs scaled"
+)
 
 
 class Change(NamedTuple):
@@ -35,8 +39,9 @@ def change_words(change: Change | None) -> str:
 
 
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
-    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both, or by their comparable
-    speedups.
+    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both or, if runoffs scaled
+    the same verdict for both, by their comparable speedups. Otherwise, compare the two verdicts: a scaled figure and a
+    verdict come from different measurements.
     """
     old, new = figures_of(state, before) if before is not None else None, figures_of(state, variant)
     if before is None or old is None or new is None or not old.speedup:
@@ -45,6 +50,12 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
         faster = faster_side_by_side(problem, before.id, variant.id)
         if faster is not None:
             return Change(faster, side_by_side=True)
+    if (old.scaled or before.id) != (new.scaled or variant.id):
+        own, against = variant.verdict, before.verdict
+        if own is None or against is None or not own.speedup or not against.speedup:
+            return None
+        uncertain = is_uncertain(own) or is_uncertain(against)
+        return Change(own.speedup / against.speedup - 1, side_by_side=False, uncertain=uncertain)
     return Change(new.speedup / old.speedup - 1, side_by_side=False, uncertain=old.uncertain or new.uncertain)
 
 

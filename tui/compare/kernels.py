@@ -11,10 +11,11 @@ from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counted_pairs, kernelbench_outcome, speedup_words
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import SessionState, VariantState
 from tui.compare.comparison import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
-from tui.text.certainty import over_compile, over_compile_words
+from tui.text.certainty import over_compile_words
 from tui.text.glyphs import stage_words, standing_of
 from tui.text.runoff_text import place_in_runoff
 from tui.text.sanitize import one_line
@@ -238,7 +239,7 @@ def _time(variant: VariantState) -> Cell:
 
 def _over_compile(state: SessionState, variant: VariantState) -> Cell:
     problem = state.problems.get(variant.problem)
-    value = over_compile(problem, variant) if problem is not None else None
+    value = over_compile(problem, variant.verdict) if problem is not None else None
     words = over_compile_words(problem, variant) if problem is not None else None
     return _scaled(variant, value, words or "-")
 

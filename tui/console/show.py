@@ -25,7 +25,7 @@ from tui.console.tables import (
     print_variants,
     print_verdict,
 )
-from tui.text.certainty import round_speedup_words
+from tui.text.certainty import correction_words, round_speedup_words
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
@@ -38,6 +38,8 @@ from tui.view.spend import money
 
 LABEL = 14
 LEADERS = 5
+CORRECTED = "was: best at the round's end, which later runoffs or verdicts corrected"
+"""Footnote for the column "was"."""
 PRINTED_LINES = 50_000
 """Maximum number of source lines printed. ``--json`` prints longer sources in full."""
 
@@ -198,7 +200,8 @@ def _gain_words(change: Change | None) -> str:
 
 
 def _print_round_table(problems: list[ProblemState], state: SessionState, tolerance: SessionTolerance) -> None:
-    figures = ("round", "ideas", "kernels", "correct", "best")
+    corrected = any(correction_words(state, round_) for problem in problems for round_ in problem.rounds)
+    figures = ("round", "ideas", "kernels", "correct", "best", *(["was"] if corrected else []))
     table = columns("problem", *figures, "gain", "selected", right=(*figures, "gain"))
     for problem in problems:
         for round_ in problem.rounds:
@@ -209,9 +212,11 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
+                *([correction_words(state, round_).removeprefix("was ")] if corrected else []),
                 _gain_words(change_of_round(state, problem, round_.number)),
                 " ".join(one.variant for one in round_.selected)
                 or ("-" if round_.finished_at else "unfinished" if state.at_rest else "running"),
             )
     out = console()
-    print_marked(out, drop_columns(out, table, ("ideas", "kernels")), f"{tolerance_caption(tolerance)}; {LEGEND}")
+    caption = f"{tolerance_caption(tolerance)}; {LEGEND}" + f"; {CORRECTED}" * corrected
+    print_marked(out, drop_columns(out, table, ("ideas", "kernels")), caption)

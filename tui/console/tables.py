@@ -210,8 +210,8 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{low:.2f}-{high:.2f}" if low is not None and high is not None else "-"
 
 
-def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None) -> None:
-    """Print a verdict with its evidence. The judge applied ``tolerance``."""
+def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None, *, sol_note: str = "") -> None:
+    """Print a verdict with its evidence. The judge applied ``tolerance``. ``sol_note``: a footnote for the SOL."""
     out = console()
     speedup = f", {speedup_words(verdict)} over eager" if verdict.correct and verdict.speedup is not None else ""
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}{speedup}", style="bold"))
@@ -224,6 +224,8 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
         facts.add_row(label, Text(value))
     out.print(facts)
     print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
+    if sol_note and verdict.sol_share is not None:
+        print_prose(out, sol_note, "dim")
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:

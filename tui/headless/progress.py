@@ -21,7 +21,7 @@ from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionPaths
 from tui.console.tables import columns, interval
 from tui.text.format import clock, milliseconds
-from tui.text.narration import line_of
+from tui.text.narration import BEST_SO_FAR, line_of
 from tui.text.waiting import WaitLines, held_in_words
 from tui.view.activity import kernels_at_work, owed_of
 from tui.view.over_time.progress import shares_done
@@ -112,7 +112,7 @@ def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
     """Return whether a verdict's line scrolls above the table: a new best kernel, or a repeated verdict."""
     if not isinstance(event, ev.VerdictGiven):
         return False
-    return line.endswith("best so far") or (not event.why and bool(state.variants[event.variant].earlier))
+    return f", {BEST_SO_FAR}" in line or (not event.why and bool(state.variants[event.variant].earlier))
 
 
 def _rows(state: SessionState) -> list[str]:

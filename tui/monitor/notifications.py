@@ -14,6 +14,7 @@ from contextlib import suppress
 from engine.session.records.verdict_text import speedup_words
 from tui.monitor.settings import Settings
 from tui.text.narration import overtaken_words
+from tui.text.runoff_text import why_lower
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.prompts import unanswered
@@ -48,6 +49,7 @@ class News:
         state = self._model.state
         return [
             f"{problem}: new best {best}, {speedup_words(state.variants[best].verdict)}"
+            + (f", {lower}" if (lower := why_lower(state, state.problems[problem], before[problem])) else "")
             for problem, best in self._bests.items()
             if best is not None
             and (former := before.get(problem)) not in (None, best)

@@ -111,7 +111,7 @@ def _section(
     rounds = tuple(_rounds(state, problem))
     best = state.variants.get(problem.best or "")
     row = next(row for row in results.problems if row.problem == problem.id)
-    over_eager = row.eager_ms / row.compile_ms if row.eager_ms and row.compile_ms else None
+    over_eager = row.speedup / row.over_compile if row.speedup and row.over_compile else None
     label = f"{problem.id}: {len(trajectory.timed)} correct kernels, {len(trajectory.bests)} new bests"
     return Section(
         problem=problem.id,

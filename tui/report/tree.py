@@ -10,7 +10,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from tui.compare.change import change_against_parent, change_words
-from tui.text.certainty import comparable_ms, comparable_words, round_speedup_words
+from tui.text.certainty import comparable_ms, comparable_words, correction_words, round_speedup_words
 from tui.text.format import transformation_label
 from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.narration import repeat_words
@@ -91,6 +91,7 @@ def _round(state: SessionState, problem: ProblemState, round_: RoundState) -> Ro
     parts = [f"{sum(one.correct for one in judged)}/{len(judged)} correct"]
     if round_.finished_at is not None:
         parts.append(f"{len(round_.selected)} selected")
+    parts += filter(None, [correction_words(state, round_)])
     reached = state.best_of_round(problem.id, round_.number)
     return RoundRows(
         number=round_.number,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.speedup_text import MARK, marked, speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.comparable import figures_of
-from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from engine.session.state.over_compile import over_compile
+from engine.session.state.session_state import ProblemState, RoundState, SessionState, VariantState
 from tui.text.format import milliseconds
 
 
@@ -27,12 +28,14 @@ def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
     return comparable_words(state, state.leader_of_round(problem, number))
 
 
-def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
-    """Return the speedup over ``torch.compile``, or None if torch.compile has not been timed."""
-    compiled = problem.baselines.get("compile")
-    if not variant.correct or not variant.kernel_ms or compiled is None or compiled.timing is None:
-        return None
-    return compiled.timing.median_ms / variant.kernel_ms
+def correction_words(state: SessionState, round_: RoundState) -> str:
+    """Format a finished round's figure at its end, ``was 2.31x``, if later runoffs, verdicts or prunes corrected it.
+    Return "" otherwise.
+    """
+    now = round_speedup_words(state, round_.problem, round_.number)
+    if round_.finished_at is None or round_.speedup is None or speedup(round_.speedup) == now.removeprefix(MARK):
+        return ""
+    return f"was {speedup(round_.speedup)}"
 
 
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
@@ -40,7 +43,7 @@ def over_compile_words(problem: ProblemState, variant: VariantState) -> str | No
 
     The speedup is marked as uncertain if the baseline's or the kernel's time is.
     """
-    ahead = over_compile(problem, variant)
+    ahead = over_compile(problem, variant.verdict)
     return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None
 
 

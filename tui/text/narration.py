@@ -15,7 +15,7 @@ from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
 from engine.session.state.session_state import SessionState, VariantState
 from tui.text.format import duration, milliseconds, transformation_label
-from tui.text.runoff_text import why_no_star
+from tui.text.runoff_text import above_low_end, why_lower, why_no_star
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
@@ -31,6 +31,8 @@ _TURN_ENDS: dict[ev.TurnEnd, str] = {
     "not_opened": "not opened",
 }
 """Why a turn ended."""
+BEST_SO_FAR = "best so far"
+"""Remark on a verdict that makes its kernel the best."""
 _EXCEPT_RESERVE = ", except those reserved for the last measurements"
 
 
@@ -145,7 +147,8 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
         return words
     why = why_no_star(state, state.variants[fastest]) if now != fastest else ""
     stays = "best remains" if now == before else "new best"
-    return f"{words}; {stays}: {now}{f' ({fastest}: {why})' if why else ''}"
+    lower = why_lower(state, state.problems[event.problem], before) if now != before else ""
+    return f"{words}; {stays}: {now}{f', {lower}' if lower else ''}{f' ({fastest}: {why})' if why else ''}"
 
 
 def judged_again_words(variant: VariantState) -> str:
@@ -202,7 +205,8 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     record = _low_end(state, variant, now_best)
     if now_best == variant.id != before:
         overtaken = overtaken_words(state.variants.get(before or ""), variant)
-        record = f", the best now: {overtaken}" if overtaken else ", best so far"
+        lower = above_low_end(state.variants.get(before or ""), variant)
+        record = f", the best now: {overtaken}" if overtaken else f", {BEST_SO_FAR}{f'; {lower}' if lower else ''}"
     elif now_best is not None and before not in (None, now_best):
         record += f", the best is now {now_best}"
     words = f"speedup {speedup_words(verdict)}{between}{again}{record}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict import Standing
-from engine.session.records.verdict_text import counts_by_low_end
+from engine.session.records.verdict_text import counts_by_low_end, speedup_words
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
-from tui.text.certainty import comparable_ms, comparable_words
+from tui.text.certainty import comparable_ms, comparable_words, interval_words
 
 NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
@@ -55,6 +56,40 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     if faster < 0:  # a tied kernel wins if the speedup of the fastest is uncertain
         words += ", but certain"
     return words
+
+
+def former_verdict_words(former: VariantState | None, best: VariantState) -> str:
+    """Say that the verdict on the former best kernel is higher: ``v7's verdict: 2.10x; the runoff decides``. Return ""
+    if it is not.
+    """
+    if former is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
+        return ""
+    return f"{former.id}'s verdict: {speedup_words(former.verdict)}; the runoff decides"
+
+
+def above_low_end(former: VariantState | None, best: VariantState) -> str:
+    """Say why ``best`` replaced a kernel with a higher speedup without a runoff: of an uncertain speedup, only the low
+    end counts. Return "" if there is nothing to explain.
+    """
+    if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
+        return ""
+    low = former.verdict.speedup_low
+    if low is None or not counts_by_low_end(former.verdict):
+        return ""
+    uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain"
+    return f"{former.id}'s speedup {uncertain}, so it counts as {speedup(low)}"
+
+
+def why_lower(state: SessionState, problem: ProblemState, before: str | None) -> str:
+    """Say why the best kernel replaced ``before`` although its verdict is lower, such as ``4.2% faster than v7 side by
+    side (v7's verdict: 2.10x; the runoff decides)``. Return "" if its verdict is not lower.
+    """
+    best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
+    if best is None or former is None or not (against := former_verdict_words(former, best)):
+        return ""
+    if faster_side_by_side(problem, former.id, best.id) is not None:
+        return f"{why_new_best(state, problem, before)} ({against})"
+    return above_low_end(former, best)
 
 
 def last_runoff(problem: ProblemState, variant: VariantState) -> str:

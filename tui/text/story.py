@@ -13,10 +13,9 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.records.model_calls import failure_words
 from engine.session.records.other_sizes import sizes_in_words
-from engine.session.records.speedup_text import speedup
-from engine.session.records.verdict_text import counts_by_low_end, disturbance, speedup_words
+from engine.session.records.verdict_text import disturbance, speedup_words
 from engine.session.state.session_data import round_of
-from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from engine.session.state.session_state import ProblemState, SessionState
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import (
@@ -27,7 +26,7 @@ from tui.text.narration import (
     runoff_line,
     turn_line,
 )
-from tui.text.runoff_text import why_new_best
+from tui.text.runoff_text import above_low_end, former_verdict_words, why_new_best
 from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
 
@@ -202,33 +201,16 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     between = f" {words}" if (words := interval_words(best.verdict)) else ""
     what = f"{speedup_words(best.verdict)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
     if isinstance(event, ev.RunoffFinished):
-        former = state.variants.get(before or "")
-        contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
-        against = ""
-        if former is not None and contradicts:
-            against = f" ({before}'s verdict: {speedup_words(former.verdict)}; the runoff decides)"
-        return (
-            "good",
-            f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",
-        )
+        against = former_verdict_words(state.variants.get(before or ""), best)
+        why = why_new_best(state, problem, before)
+        return "good", f"{problem.id}: new best {best.id}, {why}; verdict {what}{f' ({against})' if against else ''}"
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
         if overtaken := overtaken_words(state.variants.get(before or ""), best):
             return "info", f"{problem.id}: the best is now {best.id}: {what}; {overtaken}"
-        return "good", f"{problem.id}: new best {best.id}, {what}{_above_low_end(state, best, before)}"
+        why = above_low_end(state.variants.get(before or ""), best)
+        return "good", f"{problem.id}: new best {best.id}, {what}{f'; {why}' if why else ''}"
     since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
     return "info", f"{problem.id}: the best is now {best.id}{since}: {what}"
-
-
-def _above_low_end(state: SessionState, best: VariantState, before: str | None) -> str:
-    """Say why a new best has a smaller speedup than ``before``: of an uncertain speedup, only the low end counts."""
-    former = state.variants.get(before or "")
-    if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
-        return ""
-    low = former.verdict.speedup_low
-    if low is None or not counts_by_low_end(former.verdict):
-        return ""
-    uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain"
-    return f"; {former.id}'s speedup {uncertain}, so it counts as {speedup(low)}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:

@@ -10,6 +10,7 @@ from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
 from engine.session.records.events import LARGER_LIMIT
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import SessionPaths, SessionReader
+from tui.text.narration import turn_end_words
 from tui.text.program import program
 from tui.view.activity import unwritable
 from tui.view.source import Limits, argument_of, limits_of
@@ -17,6 +18,10 @@ from tui.view.source import Limits, argument_of, limits_of
 if TYPE_CHECKING:
     from engine.session.state.session_state import SessionState
     from tui.view.model import Model
+
+
+TOO_SHORT = "the rest is too short for another kernel"
+"""Why a search ends before its minutes are over."""
 
 
 def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> float | None:
@@ -41,38 +46,67 @@ def more_minutes(model: Model) -> float | None:
     return minutes_needed(model.minutes, model.search_seconds(), by_time=by_time)
 
 
+def other_end(state: SessionState, rounds: int | None) -> str:
+    """Return why a finished search ended before the limit ``rounds``, such as ``softmax: no proposer has a new idea``.
+    More rounds may then not continue it. Return "" if a problem reached this limit.
+    """
+    ended = ""
+    for problem in state.problems.values():
+        if problem.id in state.refused or state.is_pruned(problem.id):
+            continue
+        if rounds is None or (problem.rounds and problem.rounds[-1].number >= rounds):
+            return ""
+        turn_end = problem.turn_end if problem.turn_end != "done" else None
+        if problem.finished is None and turn_end is None:
+            return ""
+        why = problem.finished or turn_end_words(state, problem.id, turn_end or "done")
+        ended = ended or f"{problem.id}: {why}"
+    return ended
+
+
 def resume_command(model: Model) -> str:
     """Return the shell command that resumes the monitor's session, including the limit to raise."""
     engine, limits = model.state.engine, model.limits
     command = f"{program()} resume {model.source.argument}"
-    if model.state.finished:
-        return f"{command} --rounds N"
+    rounds = " --rounds N" if model.state.finished else ""
     if (needed := more_minutes(model)) is not None:
-        return f"{command} {_more(needed)}"
+        return f"{command}{rounds} {_more(needed)}"
+    if rounds:
+        return f"{command}{rounds}"
     if engine is None or engine.stopped != "budget":
         return command
     return f"{command} {_spendable(limits)}"
 
 
 def option_to_resume(paths: SessionPaths, state: SessionState) -> str:
-    """Return the option that the session needs to resume, such as ``--rounds N``, or "" if it needs none."""
-    if state.finished:
-        return "--rounds N"
+    """Return the options that the session needs to resume, such as ``--rounds N``, or "" if it needs none."""
+    rounds = ["--rounds N"] if state.finished else []
     if (spent := minutes_spent(paths, state)) is not None:
-        return _more(spent[1])
+        return " ".join([*rounds, _more(spent.needed)])
+    if rounds:
+        return rounds[0]
     if state.engine is None or state.engine.stopped != "budget":
         return ""
     return _spendable(limits_of(paths))
 
 
-def minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
-    """Return the used-up limit in minutes and the value that a new limit must exceed, or None if time is left."""
+class Spent(NamedTuple):
+    """A used-up time limit in minutes, the value that a new limit must exceed, and the search time in seconds."""
+
+    minutes: float
+    needed: float
+    search_s: float
+
+
+def minutes_spent(paths: SessionPaths, state: SessionState) -> Spent | None:
+    """Return the used-up time limit, or None if time is left."""
     found = minutes_left(paths, state)
     if found is None or _limits_wait(paths, state):
         return None
     by_time = state.engine is not None and state.engine.stopped_by_time
-    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_time=by_time)
-    return (found[0], needed) if needed is not None else None
+    search_s = elapsed_s(state, state.last_moment(state.heard_at))
+    needed = minutes_needed(found[0], search_s, by_time=by_time)
+    return Spent(found[0], needed, search_s) if needed is not None else None
 
 
 def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget) -> str | None:
@@ -81,11 +115,13 @@ def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget
         limit = getattr(limits, name)
         if limit is None or (found := _USED_UP[name](paths, state, limit)) is None:
             continue
-        given = f"{limit:g}" if isinstance(limit, float) else f"{limit}"
         return (
-            f"--{name} {given} is too low, because the search has {found.usage}. "
+            f"{_option(name, limit)} is too low, because the search has {found.usage}. "
             f"Continue with: {program()} resume {argument_of(paths)} {_more(found.needed, name)}"
         )
+    if limits.minutes is None and (spent := minutes_spent(paths, state)) is not None:
+        others = [_option(name, value) for name in _USED_UP if (value := getattr(limits, name)) is not None]
+        return spent_in_words(spent, " ".join([argument_of(paths), *others]))
     return None
 
 
@@ -99,7 +135,7 @@ class _UsedUp(NamedTuple):
 def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -> _UsedUp | None:
     used_s = elapsed_s(state, state.last_moment(state.heard_at))
     spent = minutes_spent(paths, state)
-    needed = spent[1] if spent is not None else math.ceil(used_s / 6) / 10
+    needed = spent.needed if spent is not None else math.ceil(used_s / 6) / 10
     if minutes > needed or (spent is None and minutes * 60 > used_s):
         return None
     return _UsedUp(f"used {used_s / 60:.1f} min", needed)
@@ -176,6 +212,10 @@ def _spendable(limits: Limits) -> str:
     return " or ".join(f"--{name} N" for name in names or ["minutes"])
 
 
+def _option(name: str, limit: float) -> str:
+    return f"--{name} {limit:g}" if isinstance(limit, float) else f"--{name} {limit}"
+
+
 def _more(needed: float, name: str = "minutes") -> str:
     """Return the option with a rounded limit above ``needed``, so that the user can paste the command."""
     whole = math.floor(needed)
@@ -193,14 +233,17 @@ def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:
     return lines
 
 
-def minutes_are_spent(minutes: float) -> str:
-    """Say that the time budget is used up."""
-    return f"time budget used up ({minutes:g} min)"
+def minutes_are_spent(spent: Spent) -> str:
+    """Say that the time budget is used up, or that the rest of it does not suffice."""
+    used = f"{spent.search_s / 60:.1f}"
+    if float(used) >= spent.minutes:
+        return f"time budget used up ({spent.minutes:g} min)"
+    return f"time budget used up ({used} of {spent.minutes:g} min; {TOO_SHORT})"
 
 
-def spent_in_words(minutes: float, needed: float, argument: str) -> str:
+def spent_in_words(spent: Spent, argument: str) -> str:
     """Say that the time budget is used up, and how to continue. ``argument`` names the session on the command line."""
-    return f"{minutes_are_spent(minutes)}. Continue with: {program()} resume {argument} {_more(needed)}"
+    return f"{minutes_are_spent(spent)}. Continue with: {program()} resume {argument} {_more(spent.needed)}"
 
 
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
@@ -214,5 +257,5 @@ def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s
     needed = minutes_needed(minutes, search_s, by_time=by_time)
     if minutes is None or needed is None:
         return said
-    spent = spent_in_words(minutes, needed, argument_of(paths))
+    spent = spent_in_words(Spent(minutes, needed, search_s), argument_of(paths))
     return spent if by_time else f"{said.partition(';')[0]}; {spent}"

@@ -13,6 +13,7 @@ from engine.session.records.speedup_text import POSSIBLE_CAUSES, is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
 from engine.session.state.comparable import figures_of
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
 from engine.session.store import SessionPaths
 from tui.text.certainty import over_compile_is_uncertain
@@ -186,7 +187,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         speedup_low=verdict.speedup_low if verdict is not None else None,
         speedup_high=verdict.speedup_high if verdict is not None else None,
         uncertain=is_uncertain(verdict),
-        over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
+        over_compile=over_compile(problem, verdict),
         compile_uncertain=compiled is not None and is_disturbed(compiled),
         over_compile_uncertain=best is not None and compile_ms is not None and over_compile_is_uncertain(problem, best),
         sol_share=verdict.sol_share if verdict is not None else None,

@@ -158,8 +158,8 @@ def score(task: Task, kernel: Kernel) -> str:
         return f"{verdict.status.replace('_', ' ')}{f': {reason[0][:200]}' if reason else ''}"
     ms = verdict.kernel.median_ms
     said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x eager"]
-    if task.compile_ms is not None:
-        said.append(f"{task.compile_ms / ms:.2f}x torch.compile")
+    if kernel.over_compile is not None:
+        said.append(f"{kernel.over_compile:.2f}x torch.compile")
     if task.sol_ms is not None:
         said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
     if task.problem.sol_bytes:

@@ -16,6 +16,7 @@ from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.nodes import SEEDED
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
 
@@ -55,7 +56,7 @@ def _baseline_ms(problem: ProblemState, which: str) -> float | None:
 def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
     """Convert a judged variant and its source to a proposer's kernel."""
     assert variant.verdict is not None
-    standings = state.problems[variant.problem].standings
+    problem = state.problems[variant.problem]
     return Kernel(
         variant.id,
         texts.text(variant.source),
@@ -65,7 +66,8 @@ def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kerne
         variant.data,
         state.ideas[variant.idea].text,
         variant.profile.launches if variant.profile is not None else (),
-        next((one.ratio for one in standings if one.variant == variant.id), None),
+        next((one.ratio for one in problem.standings if one.variant == variant.id), None),
+        over_compile(problem, variant.verdict),
     )
 
 

@@ -11,6 +11,8 @@ from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.records.skipped_compile import reason_in
+from engine.session.records.verdict import Verdict
+from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.ranking import choose_best, choose_leader, compare, lead, rank, rechoose, runoff_winner
@@ -126,6 +128,8 @@ def _baseline_measured(state: SessionData, event: ev.BaselineMeasured, time: flo
     _continue_turn(state, event.problem, time)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.baselines[event.baseline.which] = event.baseline
+        if event.baseline.which == "compile":
+            problem.compiled_at = time
         if event.sol_ms is not None:
             problem.sol_ms = event.sol_ms
         problem.degenerate = event.degenerate or problem.degenerate
@@ -249,6 +253,7 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
+    _note_eager(state, variant, event.verdict, time)
     if variant.was_judged and variant.verdict is not None and variant.verdict != event.verdict:
         variant.earlier = (*variant.earlier, variant.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
@@ -258,6 +263,15 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     ):  # A kernel that failed its first evaluation never led a round.
         choose_best(state, variant.problem, challenger=variant, at=time)
         choose_leader(state, variant)
+
+
+def _note_eager(state: SessionData, variant: VariantState, verdict: Verdict, time: float) -> None:
+    """Remember how fast eager was on a CPU at a verdict. GPUs keep their speed while other programs use the CPU."""
+    problem, eager = state.problems.get(variant.problem), verdict.reference
+    if problem is None or eager is None or eager.median_ms <= 0 or verdict.same_code_as is not None:
+        return
+    if all(device.kind == "cpu" for device in state.devices.values()):
+        problem.eager_times.append((time, eager.median_ms))
 
 
 def _profiled(state: SessionData, event: ev.Profiled, time: float) -> None:
@@ -279,9 +293,9 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
         lead(state, round_)
-        if round_.finished_at is not None:  # its own last runoff, after its end
-            round_.reached, round_.pruned = problem.best, _pruned_in(state, event.problem)
     compare(state, problem)
+    if round_ is not None and round_.finished_at is not None:  # its own last runoff, after its end
+        _close(state, problem, round_)
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
@@ -292,13 +306,20 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
-        round_.reached, round_.pruned = state.problems[event.problem].best, _pruned_in(state, event.problem)
+        _close(state, state.problems[event.problem], round_)
     for one in event.selected:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = one.why, None
     for one in event.dropped:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = None, one.why
+
+
+def _close(state: SessionData, problem: ProblemState, round_: RoundState) -> None:
+    """Record a finished round's result."""
+    round_.reached, round_.pruned = problem.best, _pruned_in(state, problem.id)
+    leader = state.leader_of_round(problem.id, round_.number)
+    round_.speedup = comparable_speedup(state, leader) if leader is not None else None
 
 
 def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float) -> None:

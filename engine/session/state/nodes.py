@@ -137,7 +137,8 @@ class RoundState(Struct):
     leads. Without such a kernel, ``best`` leads: the round's correct, unpruned variant with the highest speedup.
     A variant does not qualify if it lost a runoff of this or an earlier round (``engine.session.state.ranking.lead``).
     ``pruned`` lists the nodes that were pruned when the engine determined ``reached``. If a restored kernel below one
-    of them beats ``reached``, ``best`` leads.
+    of them beats ``reached``, ``best`` leads. ``speedup`` is the leader's comparable speedup at that time, or None
+    without a leader. Later runoffs may correct this figure (``engine.session.state.comparable``).
     """
 
     problem: str
@@ -149,6 +150,7 @@ class RoundState(Struct):
     best: str | None = None
     reached: str | None = None
     pruned: tuple[str, ...] = ()
+    speedup: float | None = None
     finished_at: float | None = None
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()
@@ -170,6 +172,10 @@ class ProblemState(Struct):
     header: str
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
+    compiled_at: float = 0.0
+    """The time at which the judge had timed ``torch.compile``."""
+    eager_times: list[tuple[float, float]] = field(default_factory=list)
+    """Eager's time in each timed verdict on a CPU: the verdict's time, then milliseconds."""
     compile_skipped: str = ""
     """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit clears the reason."""
     sol_ms: float | None = None

@@ -46,7 +46,8 @@ def kernel(name: str, ms: float, idea: str = "", spills: int = 0) -> Kernel:
     verdict = Verdict(
         status="correct", speedup=0.5 / ms, kernel=Timing(ms, ms, ms, 10), sol_share=0.012 / ms, build=build
     )
-    return Kernel(name, f"// source of {name}\n", "cu", verdict, "m", {}, idea or f"the idea of {name}")
+    text = idea or f"the idea of {name}"
+    return Kernel(name, f"// source of {name}\n", "cu", verdict, "m", {}, text, over_compile=0.3 / ms)
 
 
 BOARD = Board(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from engine.session.records.other_sizes import AtSizes
     from engine.session.records.verdict import Standing, Verdict
 
+PEAKS_OF_THIS_RUN = "SOL: by the device's peaks as measured now; a search measures them once, so its % SOL can differ"
+"""Footnote for the SOL."""
+
 
 @click.command("eval")
 @click.argument("kernel", type=click.Path(path_type=Path))
@@ -79,7 +82,7 @@ def evaluate(
     else:
         from tui.console.tables import print_at_sizes, print_verdict
 
-        print_verdict(kernel.name, verdicts[0], config.tolerance)
+        print_verdict(kernel.name, verdicts[0], config.tolerance, sol_note=PEAKS_OF_THIS_RUN)
         if at_sizes:
             print_at_sizes(at_sizes, config.tolerance)
     if not all(verdict.correct for verdict in verdicts) or any(one.status != "correct" for one in at_sizes):

@@ -27,8 +27,17 @@ from tui.cli.search.watch import Beginning
 from tui.cli.shared.common import Failure, count, find
 from tui.console.echo import echo
 from tui.text.program import program
-from tui.view.next_steps import minutes_are_spent, minutes_left, minutes_spent, spent_in_words, too_low_limit
-from tui.view.source import argument_of
+from tui.view.next_steps import (
+    Spent,
+    minutes_are_spent,
+    minutes_left,
+    minutes_spent,
+    option_to_resume,
+    other_end,
+    spent_in_words,
+    too_low_limit,
+)
+from tui.view.source import argument_of, limits_now, limits_of
 
 if TYPE_CHECKING:
     from engine.config.schema import Config, ConfigError, Fault
@@ -322,7 +331,7 @@ def _resumed(
     if (reason := _nothing_left(paths, state)) is not None:
         spent = minutes_spent(paths, state)
         if asks and spent is not None and not changed and limits is None:
-            return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0]) or ""
+            return _with_more_minutes(paths, spent, config.budget.minutes or spent.minutes) or ""
         return reason
     if choice == "resume":
         if changed:
@@ -375,11 +384,12 @@ def _changes(config: Config, paths: SessionPaths) -> str:
         return "another version of kernel-tui wrote the session"
 
 
-def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
-    """Ask whether to resume a session that has used up its ``minutes``. The new limit is ``needed`` + ``more``."""
-    echo(f"{paths.name}: {minutes_are_spent(minutes)}.", err=True)
-    wanted = _prefers_earlier(f"Continue with {more:g} more minute{'' if more == 1 else 's'}?", "continues")
-    return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
+def _with_more_minutes(paths: SessionPaths, spent: Spent, more: float) -> Beginning | None:
+    """Ask whether to resume a session that has used up its minutes. The new limit adds about ``more`` minutes."""
+    echo(f"{paths.name}: {minutes_are_spent(spent)}.", err=True)
+    limit = float(round(spent.needed + more)) if more >= 1 else round(spent.needed + more, 1)
+    wanted = _prefers_earlier(f"Continue with a limit of {limit:g} min?", "continues")
+    return _again(paths, ChangeBudget(minutes=limit)) if wanted else None
 
 
 def _state_of(paths: SessionPaths) -> SessionState:
@@ -394,7 +404,10 @@ def _state_of(paths: SessionPaths) -> SessionState:
 def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Return why a resumed search would end immediately and how to continue, or None if work is left."""
     if state.finished:
-        return f"{paths.name}: the search is finished. Add rounds with: {program()} resume {paths.name} --rounds N"
+        other = other_end(state, limits_now(state, limits_of(paths)).rounds)
+        ended = f" ({other}). More rounds may not continue it; to try" if other else ". Add rounds with"
+        command = f"{program()} resume {paths.name} {option_to_resume(paths, state)}"
+        return f"{paths.name}: the search is finished{ended}: {command}"
     if (spent := minutes_spent(paths, state)) is None:
         return None
-    return f"{paths.name}: {spent_in_words(*spent, argument_of(paths))}"
+    return f"{paths.name}: {spent_in_words(spent, argument_of(paths))}"

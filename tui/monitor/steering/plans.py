@@ -13,7 +13,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.state.spend import Spend
 from tui.text.sanitize import one_line
 from tui.view.model import Model
-from tui.view.next_steps import more_minutes
+from tui.view.next_steps import more_minutes, other_end
 from tui.view.spend import caps_of
 
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
@@ -21,12 +21,17 @@ _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 GONE = "The session was moved or deleted. Open it at its new location: kernel-tui attach DIRECTORY"
 FINISHED = "The search is complete"
 _MORE = "Press M to allow more rounds and resume."
+_ANOTHER = "More rounds may not continue it. Start a new session to search again."
 _KEPT = "All results are kept, and you can resume later."
 
 
-def finished_words(doing: str = "") -> str:
+def finished_words(model: Model, doing: str = "") -> str:
     """Say that the search is complete and what to do. ``doing``: what the user wants an engine to do, if anything."""
-    return f"{FINISHED}, so no engine can {doing}. {_MORE}" if doing else f"{FINISHED}: all rounds are done. {_MORE}"
+    other = other_end(model.state, model.limits.rounds)
+    words = f"{FINISHED}, so no engine can {doing}" if doing else FINISHED
+    if other:
+        return f"{words} ({other}). {_ANOTHER}"
+    return f"{words}. {_MORE}" if doing else f"{words}: all rounds are done. {_MORE}"
 
 
 class Refused(Exception):
@@ -72,7 +77,7 @@ def why_not_steer(model: Model, doing: str = "") -> str | None:
     if model.link.gone:
         return GONE
     if model.engine == "finished":
-        return finished_words(doing)
+        return finished_words(model, doing)
     if model.link.kind == "ended":
         engine = model.state.engine
         limited = more_minutes(model) is not None or (engine is not None and engine.stopped == "budget")

@@ -21,7 +21,7 @@ from tui.monitor.steering.plans import Plan, Refused, finished_words
 from tui.monitor.terminal.editor import EditorError
 from tui.text.sanitize import one_line
 from tui.view.model import Model
-from tui.view.next_steps import more_minutes, resume_command
+from tui.view.next_steps import more_minutes, other_end, resume_command
 from tui.view.row import Row
 from tui.view.source import ALIVE
 
@@ -228,7 +228,7 @@ class Steering:
         """Start the engine. If the time budget is used up, first ask for more minutes."""
         model = self._here.model
         if model.engine == "finished" and not model.source.read_only:
-            self._host.say(finished_words())
+            self._host.say(finished_words(model))
             return
         if more_minutes(model) is not None and model.link.kind == "ended" and not model.source.read_only:
             self.budget()
@@ -262,6 +262,7 @@ class Steering:
 
             model = self._here.model
             ended = model.link.kind == "ended" and not model.link.gone
+            ended = ended and not (model.state.finished and other_end(model.state, model.limits.rounds))
             command = (f"In a shell: {resume_command(model)}",) if ended else ()
             self._host.open_dialog(NoticeScreen(why, *command))
         return why is None

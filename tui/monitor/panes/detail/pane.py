@@ -15,6 +15,7 @@ from textual.timer import Timer
 
 from engine.config.tolerance import short_caption
 from engine.session.state.comparable import comparable_speedup, figures_of
+from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import ProblemState, VariantState
 from engine.session.store import SessionError
 from tui.monitor.delay import after
@@ -209,6 +210,7 @@ class DetailPane(Pane):
             (problem.best, len(problem.baselines), self.model.without_compile(problem))
             if problem is not None
             else None,
+            over_compile(problem, subject.verdict) if problem is not None and subject is not None else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.seq if self.tab == "Leaders" else None,
             self.view.size.width if self.tab in (*PROSE, "Leaders", "Calls", "ASM") or subject is None else None,

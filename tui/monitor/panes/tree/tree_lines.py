@@ -21,7 +21,7 @@ from tui.monitor.panes.lines import Part, line
 from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import comparable_ms, comparable_words
+from tui.text.certainty import comparable_ms, comparable_words, correction_words
 from tui.text.glyphs import GLYPHS, glyph, stage_words, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
@@ -194,6 +194,7 @@ class RowLines:
             return line("")
         leader = state.leader_of_round(problem, round_.number)
         overruled = why_no_star(state, leader) if leader is not None else ""
+        was = correction_words(state, round_)
         best = self.model.best(state.problems[problem])
         hides_best = bool(row.folded) and best is not None and best.round == round_.number
         star = [(f" {self._glyph('best')}", palette.named(GLYPHS["best"].style))] if hides_best else []
@@ -205,7 +206,7 @@ class RowLines:
             ("", palette.text),
             (fmt.age(since), palette.dim),
         ]
-        tally = " · ".join(part for part in (self._tally(problem, round_), overruled) if part)
+        tally = " · ".join(part for part in (self._tally(problem, round_), overruled, was) if part)
         return self._join(row.depth, left, right, width, tally)
 
     def _change(self, change: Change | None) -> tuple[str, Style]:
