@@ -22,7 +22,7 @@ from engine.exit_codes import ExitCode
 from engine.session.records.events import DeviceMeasured, Recorded
 from engine.session.records.requests import ChangeBudget
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import SessionError, SessionPaths, SessionReader, engine_liveness
+from engine.session.store import SessionError, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui, environment, without_waits
 from tests.engine.proposers import canned
 from tui.cli.kernel.eval import evaluate
@@ -468,5 +468,26 @@ def test_an_exported_file_names_its_problem(tmp_path: Path, monkeypatch: pytest.
     assert evaluate.make_context("eval", [str(kernel)]).params["problem"] == "relu.py"
     assert evaluate.make_context("eval", [str(kernel), "--problem", "other.py"]).params["problem"] == "other.py"
     problem.unlink()
-    with pytest.raises(click.MissingParameter):
+    with pytest.raises(click.MissingParameter) as refused:
         evaluate.make_context("eval", [str(kernel)])
+    assert f"{kernel} is for problem relu.py, but the current directory has no such file" in refused.value.format_message()
+
+
+def test_an_exported_file_that_names_no_problem_gets_those_of_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, problem in (("earlier", "gelu"), ("newest", "softmax")):
+        paths = create_session(tmp_path / "sessions", name, "", "c.toml", 0)
+        paths.config.write_text(f'problems = ["builtin:quickstart/{problem}"]\n[[models]]\nprovider = "playbook"\n')
+    about = "Kernel v1 of session earlier: speedup 2x over eager PyTorch on cpu (tol. crfm)."
+    exported, plain = tmp_path / "exported.py", tmp_path / "plain.cpp"
+    exported.write_text(f"# A KernelBench solution for gelu, exported by kernel-tui.\n# {about}\n")
+    plain.touch()
+    for kernel, words in (
+        (exported, "The problems of session earlier: --problem builtin:quickstart/gelu"),
+        (plain, "The problems of the newest session, newest: --problem builtin:quickstart/softmax"),
+    ):
+        with pytest.raises(click.MissingParameter) as refused:
+            evaluate.make_context("eval", [str(kernel)])
+        assert words in refused.value.format_message()
