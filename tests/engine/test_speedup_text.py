@@ -10,8 +10,12 @@ from engine.session.records.verdict_text import speedup_words
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, "-"), (0.5, "0.50x"), (3.125, "3.12x"), (99.99, "99.99x"), (104.2, "104x")]
-)
+    ("value", "shown"),
+    [
+        (None, "-"), (0.5, "0.50x"), (3.125, "3.12x"), (99.99, "99.99x"), (104.2, "104x"),
+        (0.0996, "0.10x"), (0.0421, "0.042x"), (0.00246, "0.002x"), (0.0001, "<0.001x"),
+    ],
+)  # fmt: skip
 def test_speedup(value: float | None, shown: str) -> None:
     assert speedup(value) == shown
 

@@ -17,10 +17,19 @@ ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 
 
 def speedup(value: float | None) -> str:
-    """Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
+    """Format a speedup: ``3.12x``, ``104x``, ``0.042x``; ``-`` for None."""
     if value is None:
         return "-"
+    if 0 < value < 0.0995:
+        return f"{value:.3f}x" if value >= 0.0005 else "<0.001x"
     return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Format a speedup's 95% interval: ``1.18-1.28``; ``-`` if it is unknown."""
+    if low is None or high is None:
+        return "-"
+    return "-".join(speedup(end).removesuffix("x") for end in (low, high))
 
 
 def relative_width(value: float | None, low: float | None, high: float | None) -> float:

@@ -20,12 +20,13 @@ class ProblemName(click.ParamType[str]):
     name = "problem"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Say what to type: the problem that the kernel's header names, a problem of the kernel's session or else of the
+        """Say what to type: the file that the kernel's header names, a problem of the kernel's session or else of the
         newest session in this directory, or a built-in problem.
         """
         for kernel in _files(ctx):
             if (named := exported_header(kernel).problem) is not None:
-                return f"{kernel} is for problem {named}, but the current directory has no such file. Give its path: --problem FILE"
+                missing = f"{kernel} is for problem {named}, but the current directory has no such file"
+                return f"{missing}. Give its path: --problem FILE"
         session, known = _problems_at_hand(ctx)
         if known:
             return f"{choices(known, f'The problems of {session}')}. All built-in problems: kernel-tui problems"
