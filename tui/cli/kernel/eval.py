@@ -57,7 +57,8 @@ def evaluate(
 
     --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
 
-    Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct.
+    Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct, or does not
+    compile.
     """
     language, source = kernel_of(kernel)
     shapes = tuple(AUTO if text.strip().lower() == AUTO else text for text in shapes)

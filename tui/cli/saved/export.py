@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -139,6 +140,7 @@ def export(
             raise Failure(
                 f"--problem applies to a kernel file, {wanted[0]} to a session; give only one of them", ExitCode.USAGE
             )
+        _refuse_session(root, source, problem)
         _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
         return
     if package is not None and wanted and {*wanted} <= {"VARIANT", "--best"}:
@@ -281,10 +283,23 @@ def _about(state: SessionState, kernel: VariantState, tolerance: SessionToleranc
     return about + "."
 
 
+def _refuse_session(root: Path, source: str, problem: str) -> None:
+    """Raise Failure if ``source`` is a session, to which ``--problem`` does not apply."""
+    from engine.session.store import SessionError
+
+    with contextlib.suppress(SessionError):
+        find(root, source)
+        raise Failure(
+            f"{source} is a session, and --problem applies to a kernel file; to export the problem's best kernel: "
+            f"kernel-tui export {source} --best {Path(problem).stem}",
+            ExitCode.USAGE,
+        )
+
+
 def _of_file(path: Path, problem: str, arch: str) -> Chosen:
     from engine.config.tolerance import DEFAULT
 
-    text, language = read_kernel(path), language_of(path)
+    language, text = language_of(path), read_kernel(path)
     with working("inspecting the problem"):
         spec = run_async(inspect_problem(problem))
     return Chosen(spec, language, text, f"From {path.name}.", arch, DEFAULT)
