@@ -112,6 +112,11 @@ COMMANDS = {
         "to export the problem's best kernel: kernel-tui export by-hand --best softmax",
         [f"export by-hand {SOFTMAX}", "export by-hand --problem softmax"],
     ),
+    "a session that is not a benchmark": (
+        ExitCode.USAGE,
+        "headline-h200 is not a benchmark; to continue it: kernel-tui resume headline-h200",
+        ["bench --resume headline-h200"],
+    ),
     "no such number": (
         ExitCode.USAGE,
         "is not",

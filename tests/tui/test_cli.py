@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from engine import __version__
 from engine.config.schema import EvaluationConfig, load_config
@@ -215,6 +216,25 @@ def test_every_command_goes_by_its_name() -> None:
 def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> None:
     assert kernel_tui("absent.toml").stderr == kernel_tui("run", "absent.toml").stderr
     assert "no such command" in kernel_tui("absent").stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("demo", "To watch the session: kernel-tui attach demo"),
+        ("ls", "Did you mean 'sessions'?"),
+        ("evla", "Did you mean 'eval'?"),
+        ("xyzzy", "See: kernel-tui --help"),
+    ],
+)
+def test_a_word_that_is_no_command_gets_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create_session(tmp_path / "sessions", "demo", "", "c.toml", 0)
+    refused = CliRunner().invoke(cli, [word])
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"no such command or file: '{word}'. {hint}" in " ".join(refused.output.split())
 
 
 def test_init_writes_a_config_and_never_replaces_one(kernel_tui: KernelTui, tmp_path: Path) -> None:

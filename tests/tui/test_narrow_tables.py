@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from engine.session.library import read_library
 from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader, SessionSummary
 from tests.commandline import ROOT
+from tui.cli.search.bench import bench
 from tui.compare.sessions import compare_sessions
 from tui.console import compare_table, lists, tables
 from tui.view.results import results_of
@@ -117,6 +119,19 @@ def test_kernels_keep_their_names_and_figures(monkeypatch: pytest.MonkeyPatch, w
     head = next(line for line in printed.lines if "speedup" in line)
     ideas = head.index("note or idea") if "note or idea" in head else width
     assert not any("\u2026" in line[:ideas] for line in printed.lines)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_totals_of_a_benchmark_name_the_columns_that_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    printed = Printed(monkeypatch, width)
+    done = CliRunner().invoke(bench, ["--report", str(ROOT / "sessions" / "kernelbench-level1")])
+    assert done.exit_code == 0, done.output
+    head = next(line for line in printed.lines if line.strip().startswith("against"))
+    hidden = [line for line in printed.lines if line.startswith("Columns that do not fit this terminal: ")]
+    assert ("median" in head) == (width == 200) and "fast_1 " in head
+    assert [("median" in line) for line in hidden] == [True] * (width == 80)
 
 
 def test_results_drop_columns_and_keep_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
