@@ -161,6 +161,15 @@ def test_version_and_help(kernel_tui: KernelTui) -> None:
         assert re.search(rf"^ +{code.value} ", help_text, re.MULTILINE), f"{code!r} is not documented"
 
 
+def test_help_names_types_in_words_and_fits_80_columns() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        text = command.get_help(click.Context(command, info_name=f"kernel-tui {name}", terminal_width=80))
+        assert " RANGE" not in text and "1000000000000" not in text, name
+        assert max(map(len, text.splitlines())) <= 80, name
+
+
 def test_help_imports_neither_torch_nor_anything_slow() -> None:
     program = """\
 import sys

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_json: bool) -> None:
     """Compile KERNEL as a search would, without running it. Needs no GPU.
 
-    Exit code 1: the kernel does not compile.
+    KERNEL is a .cpp or .cu file. Exit code 1: the kernel does not compile.
     """
     from engine.problem.spec import MODULES
 

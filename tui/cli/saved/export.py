@@ -113,9 +113,16 @@ def export(
 ) -> None:
     """Export kernels, training data, a report or a whole session.
 
-    SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
-    several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
-    the output of a kernel is a KernelBench solution. If FILE ends in .cpp or .cu, the output is the kernel's source.
+    SOURCE is a session or a kernel file:
+
+    \b
+    kernel-tui export SESSION VARIANT
+    kernel-tui export SESSION --best PROBLEM
+    kernel-tui export KERNEL --problem P
+
+    VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package and --standalone, the
+    output of a kernel is a KernelBench solution. If the output's name ends in .cpp or .cu, the output is the kernel's
+    source. FILE "-" is standard output.
     """
     given = {
         "VARIANT": variants,

@@ -8,7 +8,7 @@ from msgspec import structs
 from engine.exit_codes import ExitCode
 from engine.problem.spec import Language
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, count, json_option, print_json, sessions_root
+from tui.cli.shared.common import Failure, Integer, count, json_option, print_json, sessions_root
 from tui.cli.shared.language_option import language_option
 from tui.console.echo import echo
 
@@ -26,9 +26,7 @@ from tui.console.echo import echo
     help="Session directory or glob. Repeatable.  [default: sessions]",
 )
 @click.option("--bank", multiple=True, hidden=True)
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of kernels to list."
-)
+@click.option("--limit", type=Integer(1), default=20, show_default=True, help="Maximum number of kernels to list.")
 @json_option
 def kernels(
     text: tuple[str, ...],

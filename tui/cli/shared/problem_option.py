@@ -42,6 +42,14 @@ class ProblemOption(click.Option):
     A missing kernel file raises UnreadableFile, because that is the first thing to correct.
     """
 
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Leave out "[required]", which is not true of files that name their problem."""
+        required, self.required = self.required, False
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.required = required
+
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         for kernel in _files(ctx):
             if (session := session_of_best(kernel)) is not None:
