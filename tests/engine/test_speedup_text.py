@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.session.records.speedup_text import speedup
+from engine.session.records.speedup_text import speedup, with_times
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import speedup_words
 
@@ -18,6 +18,18 @@ from engine.session.records.verdict_text import speedup_words
 )  # fmt: skip
 def test_speedup(value: float | None, shown: str) -> None:
     assert speedup(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("number 2: 49851% slower than v21 by", "number 2: 500 times as slow as v21 by"),
+        ("its own verdict was 150% slower (2x)", "its own verdict was 2.5 times as slow (2x)"),
+        ("58% slower than v8 and 99% slower", "58% slower than v8 and 99% slower"),
+    ],
+)
+def test_reasons_of_earlier_sessions_have_readable_figures(recorded: str, shown: str) -> None:
+    assert with_times(recorded) == shown
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.session.records.events import Selected
-from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
+from engine.session.records.speedup_text import WIDE, beside, marked, relative_width, speedup
 from engine.session.state.ranking import reached_in_runoff
-
-_TIMES = 2.0
-"""Quotient of two times from which reasons say "2 times as slow" instead of "100% slower"."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -145,14 +142,14 @@ def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str
     if one.runoff_ratio is None:
         return f"behind {best.variant}, which leads because of the runoff; {own}"
     winner = next(other for other in ranked if other.runoff_ratio is not None)
-    said = f"its own verdict was {_beside(slowdown(one, best))} ({one.speedup_words})"
+    said = f"its own verdict was {beside(slowdown(one, best))} ({one.speedup_words})"
     return f"{_in_runoff(one, winner)}, and that {_by_verdicts(winner, best)}; {said}"
 
 
 def _in_runoff(one: Candidate, best: Candidate) -> str:
     if one.runoff_tied and (best.runoff_tied or (best.runoff_ratio or 0.0) <= 1.0):
         return f"tied with {best.variant} in the runoff"
-    return f"{_beside(slowdown(one, best), best.variant)} in the runoff"
+    return f"{beside(slowdown(one, best), best.variant)} in the runoff"
 
 
 def _by_verdicts(one: Candidate, best: Candidate) -> str:
@@ -160,16 +157,7 @@ def _by_verdicts(one: Candidate, best: Candidate) -> str:
     slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
     if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
         return f"indistinguishable from {best.variant} by separate verdicts {speedups}"
-    return f"{_beside(slowdown(one, best), best.variant)} by separate verdicts {speedups}"
-
-
-def _beside(slowdown: float, other: str = "") -> str:
-    """Format a quotient of times: ``58% slower than v8`` or, from twice the time, ``2.5 times as slow as v8``."""
-    times, percent = max(slowdown, 1 / slowdown), abs(slowdown - 1.0) * 100.0
-    if times < _TIMES:
-        return f"{percent:.0f}% {'slower' if slowdown >= 1.0 else 'faster'}{f' than {other}' if other else ''}"
-    figure = f"{times:.1f}".removesuffix(".0") if times < 10 else f"{times:.0f}"
-    return f"{figure} times as {'slow' if slowdown >= 1.0 else 'fast'}{f' as {other}' if other else ''}"
+    return f"{beside(slowdown(one, best), best.variant)} by separate verdicts {speedups}"
 
 
 def milliseconds(value: float) -> str:
