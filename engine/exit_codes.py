@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     5   SESSION_NEWER      a newer kernel-tui wrote the session
     6   STORAGE            cannot write a file: disk full, read-only, failing, or unsafe for SQLite's WAL
     7   NO_TOOLS           no compiler or no torch, so nothing can be built or judged
-    8   NOTHING_CORRECT    the search ended without a correct kernel
+    8   NOTHING_CORRECT    the search ended without a correct kernel, or the judged kernel is not correct
     9   NO_KEY             the environment lacks an API key that the configuration needs
     10  WAITING            the search needs replies from a person (run --until-idle)
     11  NOT_OPENED         the judge was killed while it opened a problem; resume tries again

@@ -83,6 +83,7 @@ COMMANDS = {
             "compare kernel.cpp kernel.cpp --problem gone.py",
             "build kernel.cpp --problem builtin:gone",
             "export kernel.cpp --problem gone",
+            f"export gone {SOFTMAX}",
             "sass kernel.cpp --problem gone",
             "problems gone",
             "problems builtin:gone",
@@ -105,6 +106,16 @@ COMMANDS = {
             "attach by-hand --once --size gone",
             "show by-hand gone",
         ],
+    ),
+    "a session where a kernel file belongs": (
+        ExitCode.USAGE,
+        "to export the problem's best kernel: kernel-tui export by-hand --best softmax",
+        [f"export by-hand {SOFTMAX}", "export by-hand --problem softmax"],
+    ),
+    "a session that is not a benchmark": (
+        ExitCode.USAGE,
+        "headline-h200 is not a benchmark; to continue it: kernel-tui resume headline-h200",
+        ["bench --resume headline-h200"],
     ),
     "no such number": (
         ExitCode.USAGE,

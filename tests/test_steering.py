@@ -288,7 +288,7 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
     for command, words in (
         (("seed-idea", "demo", "faster"), "demo has 2 problems; add one of these to the command: --problem softmax, "),
         (("seed-kernel", "demo", "k.cpp"), "--problem softmax, --problem gelu"),
-        (("eval", "k.cpp"), "The problems of session demo: --problem builtin:quickstart/softmax"),
+        (("eval", "k.cpp"), "The problems of the newest session, demo: --problem builtin:quickstart/softmax"),
     ):
         ended = KernelTui(tmp_path)(*command)
         assert words in ended.stderr and ended.returncode == ExitCode.USAGE, ended.stderr
@@ -302,7 +302,7 @@ def test_a_missing_problem_is_named_from_the_sessions_of_the_command(
     paths.config.write_text('problems = ["builtin:quickstart/gelu"]\n[[models]]\nprovider = "playbook"\n')
     command = sessions_option(PROBLEM(click.Command("judge", callback=lambda **given: None)))
     said = CliRunner().invoke(command, ["--sessions", "elsewhere"]).output
-    assert "The problems of session night: --problem builtin:quickstart/gelu" in said
+    assert "The problems of the newest session, night: --problem builtin:quickstart/gelu" in said
 
 
 def test_a_command_that_nobody_answers_is_said_to_stay_pending(

@@ -5,7 +5,8 @@ start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,20 @@ def newest_first(kernels: Iterable[SavedKernel]) -> list[SavedKernel]:
     for one in kernels:
         newest[one.directory] = max(one.at, newest.get(one.directory, one.at))
     return sorted(kernels, key=lambda one: (-newest[one.directory], one.directory))
+
+
+def fair_choice(
+    kernels: Sequence[SavedKernel], most: int, group: Callable[[SavedKernel], Hashable]
+) -> list[SavedKernel]:
+    """Choose up to ``most`` kernels: the first of each group, then the second of each group, and so on. The order of
+    ``kernels`` stays.
+    """
+    ranks: Counter[Hashable] = Counter()
+    places: list[tuple[int, int]] = []
+    for place, one in enumerate(kernels):
+        places.append((ranks[group(one)], place))
+        ranks[group(one)] += 1
+    return [kernels[place] for place in sorted(place for _, place in sorted(places)[:most])]
 
 
 def matching(

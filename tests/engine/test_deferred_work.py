@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.synthetic_session import CPU
 from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
-from engine.evaluation.evaluator import Opened
+from engine.evaluation.evaluator import EvaluationError, Opened
 from engine.problem.spec import ProblemSpec
 from engine.search.context import Context
 from engine.search.deferred_work import COMPILE_GUESS_S, RESERVES_SHARE, Owed, TurnLimit
@@ -25,7 +26,7 @@ from engine.search.turns import Turns
 from engine.session.journal import Journal
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
-from engine.session.records.verdict import Baseline, Timing
+from engine.session.records.verdict import Baseline, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, SessionReader, create_session
 from engine.system import clock
@@ -63,6 +64,9 @@ class PatientEvaluator:
             self.ended += 1
         raise AssertionError("it never comes to its end by itself")
 
+    async def evaluate(self, *_: object) -> Verdict:
+        raise EvaluationError("there is no judge")
+
     async def evict(self) -> None:
         return
 
@@ -85,7 +89,7 @@ async def context_of(tmp_path: Path) -> AsyncIterator[ContextOf]:
             ev.BaselineMeasured(problem="a", baseline=eager),
             ev.RoundStarted(problem="a", round=0, parents=()),
             proposed("i1", 0, None, "a"),
-            written("v1", "i1", 0, None, "a"),
+            replace(written("v1", "i1", 0, None, "a"), source=writer.put_blob("// a kernel")),
             ev.VerdictGiven(variant="v1", verdict=verdict(2.0)),
             *more,
         ]
@@ -164,6 +168,29 @@ async def test_a_short_turn_still_searches(context_of: ContextOf) -> None:
     owed.limit(TurnLimit(2 * COMPILE_GUESS_S, 0.0))
     assert owed.compile_reserve_s == COMPILE_GUESS_S
     assert COMPILE_GUESS_S < owed.turn_reserve_s <= RESERVES_SHARE * 2 * COMPILE_GUESS_S
+
+
+@pytest.mark.parametrize(("paired_ms", "again"), [(1.0, False), (1.3, True), (0.75, True)])
+async def test_a_best_that_was_timed_on_a_machine_of_another_speed_is_judged_again(
+    context_of: ContextOf, paired_ms: float, again: bool
+) -> None:
+    """Eager alone takes 1 ms."""
+    paired = Timing(paired_ms, paired_ms, paired_ms, 9)
+    sure = replace(verdict(2.1), speedup_low=2.0, speedup_high=2.2, reference=paired)
+    compiled = Baseline("compile", Timing(1.0, 1.0, 1.0, 9))
+    context = context_of(
+        ev.BaselineMeasured(problem="a", baseline=compiled, seconds=1.0),
+        ev.VerdictGiven(variant="v1", verdict=sure),
+    )
+    await context.journal.record(ev.LogLine(level="info", text="the kernel's source is stored"))
+    owed = owed_of(context)
+    owed.limit(TurnLimit(1000.0, 0.0, searched=True))
+    owed.start_any()
+    assert owed.busy == again
+    await asyncio.sleep(CLEANUP_S / 10)
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    said = [line.text for _, line in context.state.log if "evaluated the best kernel v1 again" in line.text]
+    assert ["the machine was faster or slower" in text for text in said] == [True] * again
 
 
 class Kernels:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from engine.session.records.events import VerdictGiven as Given
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
-from tests.commandline import KernelTui
+from tests.commandline import ROOT, KernelTui
 
 PROBLEM = """\
 import torch
@@ -284,3 +285,13 @@ def test_the_command_shows_the_same_figures_as_show_for_kernels_of_a_runoff(
         (loser,) = (line for line in shown.splitlines() if re.search(r"\bv2 .*\bloser\b", line))
         assert "1.60x" in loser and "6.25" in loser and "runoff" in loser
         assert "runoff: the best kernel's verdict, scaled" in shown
+
+
+def test_a_short_list_has_a_share_of_every_problem(tmp_path: Path) -> None:
+    session = ROOT / "sessions" / "headline-h200"
+    found = KernelTui(tmp_path).json("kernels", "--sessions", session, "--limit", "18")
+    shares = Counter(one["problem"] for one in found)
+    assert len(shares) == 8 and set(shares.values()) == {2, 3}
+    assert sum(one["best"] for one in found) == 8 and [one["problem"] for one in found] == sorted(shares.elements())
+    said = KernelTui(tmp_path)("kernels", "--sessions", session, "--limit", "18").stdout
+    assert "212 more; to list all, add --limit 230" in said and "--problem NAME" in said

@@ -200,7 +200,7 @@ def test_reasons_have_figures() -> None:
     )
     assert (
         why(selection, "v6")
-        == "100% slower than v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected for speed"
+        == "2 times as slow as v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected for speed"
     )
     assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
@@ -223,6 +223,14 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
         "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
         "eager); its own verdict was 32% faster (31.69x); only 1 is selected for speed"
     )
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"), [(3.98, "99% slower than"), (5.0, "2.5 times as slow as"), (1000.0, "500 times as slow as")]
+)
+def test_a_much_slower_kernel_is_so_many_times_as_slow(ms: float, words: str) -> None:
+    selection = beam([kernel("v1", 2.0), kernel("v2", ms)], round_number=1, width=2, seed=0)
+    assert why(selection, "v2").startswith(f"number 2 by speed: {words} v1 by separate verdicts")
 
 
 def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:

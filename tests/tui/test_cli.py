@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from engine import __version__
 from engine.config.schema import EvaluationConfig, load_config
@@ -22,7 +23,7 @@ from engine.exit_codes import ExitCode
 from engine.session.records.events import DeviceMeasured, Recorded
 from engine.session.records.requests import ChangeBudget
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import SessionError, SessionPaths, SessionReader, engine_liveness
+from engine.session.store import SessionError, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui, environment, without_waits
 from tests.engine.proposers import canned
 from tui.cli.kernel.eval import evaluate
@@ -160,6 +161,15 @@ def test_version_and_help(kernel_tui: KernelTui) -> None:
         assert re.search(rf"^ +{code.value} ", help_text, re.MULTILINE), f"{code!r} is not documented"
 
 
+def test_help_names_types_in_words_and_fits_80_columns() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        text = command.get_help(click.Context(command, info_name=f"kernel-tui {name}", terminal_width=80))
+        assert " RANGE" not in text and "1000000000000" not in text, name
+        assert max(map(len, text.splitlines())) <= 80, name
+
+
 def test_help_imports_neither_torch_nor_anything_slow() -> None:
     program = """\
 import sys
@@ -215,6 +225,25 @@ def test_every_command_goes_by_its_name() -> None:
 def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> None:
     assert kernel_tui("absent.toml").stderr == kernel_tui("run", "absent.toml").stderr
     assert "no such command" in kernel_tui("absent").stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("demo", "To watch the session: kernel-tui attach demo"),
+        ("ls", "Did you mean 'sessions'?"),
+        ("evla", "Did you mean 'eval'?"),
+        ("xyzzy", "See: kernel-tui --help"),
+    ],
+)
+def test_a_word_that_is_no_command_gets_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create_session(tmp_path / "sessions", "demo", "", "c.toml", 0)
+    refused = CliRunner().invoke(cli, [word])
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"no such command or file: '{word}'. {hint}" in " ".join(refused.output.split())
 
 
 def test_init_writes_a_config_and_never_replaces_one(kernel_tui: KernelTui, tmp_path: Path) -> None:
@@ -468,5 +497,26 @@ def test_an_exported_file_names_its_problem(tmp_path: Path, monkeypatch: pytest.
     assert evaluate.make_context("eval", [str(kernel)]).params["problem"] == "relu.py"
     assert evaluate.make_context("eval", [str(kernel), "--problem", "other.py"]).params["problem"] == "other.py"
     problem.unlink()
-    with pytest.raises(click.MissingParameter):
+    with pytest.raises(click.MissingParameter) as refused:
         evaluate.make_context("eval", [str(kernel)])
+    assert f"{kernel} is for problem relu.py, but the current directory" in refused.value.format_message()
+
+
+def test_an_exported_file_that_names_no_problem_gets_those_of_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, problem in (("earlier", "gelu"), ("newest", "softmax")):
+        paths = create_session(tmp_path / "sessions", name, "", "c.toml", 0)
+        paths.config.write_text(f'problems = ["builtin:quickstart/{problem}"]\n[[models]]\nprovider = "playbook"\n')
+    about = "Kernel v1 of session earlier: speedup 2x over eager PyTorch on cpu (tol. crfm)."
+    exported, plain = tmp_path / "exported.py", tmp_path / "plain.cpp"
+    exported.write_text(f"# A KernelBench solution for gelu, exported by kernel-tui.\n# {about}\n")
+    plain.touch()
+    for kernel, words in (
+        (exported, "The problems of session earlier: --problem builtin:quickstart/gelu"),
+        (plain, "The problems of the newest session, newest: --problem builtin:quickstart/softmax"),
+    ):
+        with pytest.raises(click.MissingParameter) as refused:
+            evaluate.make_context("eval", [str(kernel)])
+        assert words in refused.value.format_message()

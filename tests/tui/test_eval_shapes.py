@@ -81,6 +81,12 @@ def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
     refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", spec)
     assert refused.returncode == ExitCode.USAGE
     assert f"--shapes '{spec}' is not a size; write NAME=NUMBER" in refused.stderr
+    assert refused.stderr.endswith(", or auto\n")
+
+
+def test_auto_is_read_in_any_case(run: KernelTui) -> None:
+    refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", "Auto", "--shapes", "ROW=100")
+    assert "no size ROW; did you mean ROWS?" in refused.stderr, "--shapes Auto was accepted"
 
 
 def test_sizes_that_the_problem_does_not_have_are_refused_before_anything_is_judged(run: KernelTui) -> None:

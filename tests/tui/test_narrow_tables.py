@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -17,8 +18,11 @@ from engine.session.library import read_library
 from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader, SessionSummary
 from tests.commandline import ROOT
-from tui.console import lists, tables
+from tui.cli.search.bench import bench
+from tui.compare.sessions import compare_sessions
+from tui.console import compare_table, lists, tables
 from tui.view.results import results_of
+from tui.view.session_figures import read_figures
 
 BESTS = {"softmax": 1.5, "layernorm": 2.25, "conv2d_relu_maxpool": 11.75, "flash_attention_fp16": 0.9}
 
@@ -43,7 +47,7 @@ class Printed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         self._file = io.StringIO()
         out = Console(width=width, file=self._file)
-        for module in (lists, tables):
+        for module in (lists, tables, compare_table):
             monkeypatch.setattr(module, "console", lambda **_: out)
 
     @property
@@ -70,6 +74,28 @@ def test_a_session_of_many_problems_names_a_few(monkeypatch: pytest.MonkeyPatch,
     assert "flash_attention_fp16 0.90x and 2 more" in text and "gelu" not in text
 
 
+def test_a_footnote_explains_only_marks_that_the_list_shows(
+    monkeypatch: pytest.MonkeyPatch, summary: SessionSummary
+) -> None:
+    hidden = replace(summary, best=BESTS | {"gelu": 2.0}, uncertain=("gelu",))
+    for one, marked in ((hidden, False), (replace(hidden, uncertain=("softmax",)), True)):
+        printed = Printed(monkeypatch, 80)
+        lists.print_sessions([one])
+        assert any(line.startswith("~: uncertain") for line in printed.lines) == marked
+
+
+def test_long_names_of_problems_leave_the_space_to_the_compared_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("by-hand", "headline-h200", "kernelbench-level2")
+    printed = Printed(monkeypatch, 80)
+    compare_table.print_side_by_side(
+        compare_sessions([read_figures(SessionPaths.at(ROOT / "sessions" / name)) for name in names])
+    )
+    head, *_ = (line for line in printed.lines if line.strip())
+    assert head.split() == ["by-hand", "headline", "level2"]
+    assert max(map(len, printed.lines)) <= 80
+    assert any(line.split()[-2:] == ["540/540", "100%"] for line in printed.lines), "the last column is whole"
+
+
 def test_problems_are_paragraphs_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     file = ProblemFile("layernorm", ROOT / "problems" / "quickstart" / "layernorm.py")
     row = row_of(file, inspect_file(file.path, file.id))
@@ -93,6 +119,19 @@ def test_kernels_keep_their_names_and_figures(monkeypatch: pytest.MonkeyPatch, w
     head = next(line for line in printed.lines if "speedup" in line)
     ideas = head.index("note or idea") if "note or idea" in head else width
     assert not any("\u2026" in line[:ideas] for line in printed.lines)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_totals_of_a_benchmark_name_the_columns_that_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    printed = Printed(monkeypatch, width)
+    done = CliRunner().invoke(bench, ["--report", str(ROOT / "sessions" / "kernelbench-level1")])
+    assert done.exit_code == 0, done.output
+    head = next(line for line in printed.lines if line.strip().startswith("against"))
+    hidden = [line for line in printed.lines if line.startswith("Columns that do not fit this terminal: ")]
+    assert ("median" in head) == (width == 200) and "fast_1 " in head
+    assert [("median" in line) for line in hidden] == [True] * (width == 80)
 
 
 def test_results_drop_columns_and_keep_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from engine.session.records import requests as requests
 from tests.tui.conftest import monitor_of
-from tui.monitor.terminal.path_completion import Completion, complete
+from tui.monitor.terminal.path_completion import Completion, complete, is_file
 
 SUFFIXES = (".cu", ".cpp")
 
@@ -31,6 +31,9 @@ def test_a_path_is_completed_as_far_as_it_is_certain(kernels: Path, monkeypatch:
     assert complete(f"{kernels}/n", SUFFIXES) == Completion(f"{kernels}/n"), "no kernel"
     assert complete(f"{kernels}/.h", SUFFIXES) == Completion(f"{kernels}/.hidden.cu")
     assert complete(f"{kernels}/absent/x", SUFFIXES) == Completion(f"{kernels}/absent/x")
+    for odd in ("~no_such_user/x", f"{'x' * 5000}/y"):
+        assert complete(odd, SUFFIXES) == Completion(odd) and not is_file(odd)
+    assert is_file(f"{kernels}/notes.txt") and not is_file(str(kernels))
     monkeypatch.chdir(kernels)
     assert complete("conv/w", SUFFIXES) == Completion("conv/wide.cu")
     assert complete("", SUFFIXES).candidates == ("conv/", "row_max.cu", "row_sum.cu")
@@ -61,3 +64,15 @@ async def test_tab_leaves_a_path_that_is_complete(engine: Any, kernels: Path) ->
         monitor.app.screen.query_one("#path", Input).value = f"{kernels}/row_max.cu"
         await monitor.press("tab")
         assert monitor.app.screen.focused is monitor.app.screen.query_one("#pasted")
+
+
+async def test_tab_says_that_nothing_matches(engine: Any, kernels: Path) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.press("B", "a")
+        field = monitor.app.screen.query_one("#path", Input)
+        field.value = f"{kernels}/n"
+        await monitor.press("tab")
+        await monitor.until_shown("No directory or kernel file (")
+        assert monitor.app.screen.focused is field
+        await monitor.press("o")
+        assert "No directory or kernel file (" not in monitor.text()

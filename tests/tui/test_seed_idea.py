@@ -21,11 +21,14 @@ from engine.proposers.protocol import Board, Task
 from engine.session.records import events as ev
 from engine.session.records.requests import SeedIdea
 from engine.session.records.verdict import Baseline, Timing, Verdict
-from engine.session.store import EngineLock, EventWriter, create_session
+from engine.session.state.session_state import fold
+from engine.session.store import EngineLock, EventWriter, SessionReader, create_session
 from tests.tui.conftest import Engine
 from tui.monitor.screens.seed_idea import SeedIdeaScreen
-from tui.monitor.steering.seedable import Catalogue, catalogue_of
+from tui.monitor.steering.seedable import Catalogue, catalogue_of, may_read_prose
 from tui.text.format import transformation_label
+from tui.view.model import Model
+from tui.view.source import SessionSource
 
 CONFIG = """problems = ["builtin:quickstart/softmax"]
 
@@ -82,6 +85,22 @@ def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
         ev.VerdictGiven(variant="v1", verdict=Verdict(status="correct", speedup=1.5, kernel=Timing(1.0, 1.0, 1.0, 9))),
         "",
     )
+
+
+@pytest.mark.parametrize(
+    ("models", "may"),
+    [
+        ('[[models]]\nprovider = "playbook"\n', False),
+        ('[[models]]\nprovider = "playbook"\n[[models]]\nprovider = "manual"\n', True),
+        ("", True),
+        ("[[models", True),
+    ],
+)
+def test_prose_is_for_sessions_with_a_model_that_may_read_it(tmp_path: Path, models: str, may: bool) -> None:
+    paths = create_session(tmp_path, "demo", models, "c.toml", 0)
+    with SessionReader(paths) as reader:
+        model = Model(SessionSource(paths), state=fold(reader.read()))
+    assert may_read_prose(model) is may
 
 
 @pytest.fixture(params=["playbook"])

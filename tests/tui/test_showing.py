@@ -134,6 +134,14 @@ def test_attach_without_a_name_opens_the_only_running_session(kernel_tui: Kernel
     assert "config.toml: no such file" in kernel_tui("run").stderr, "run reads config.toml here"
 
 
+def test_resume_without_a_name_points_to_the_running_search(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    lock = EngineLock(session)
+    refused = kernel_tui("resume")
+    lock.release()
+    assert refused.returncode == ExitCode.USAGE
+    assert "small is still searching; to watch it: kernel-tui attach small" in refused.stderr
+
+
 def test_show_says_what_a_dead_engine_interrupted(kernel_tui: KernelTui, session: SessionPaths) -> None:
     shape = Shape(variants=9, problems=1, rounds=1, flying=4, device=CPU)
     with SessionReader(write_session(session.directory.parent, "dead", shape)) as reader:

@@ -108,7 +108,10 @@ def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
 def with_interval(over: Over) -> str:
     """Format a speedup and its interval: ``1.57x [1.52, 1.60]``."""
     words = marked(speedup(over.speedup), over.uncertain)
-    return f"{words} [{over.low:.2f}, {over.high:.2f}]" if over.low is not None and over.high is not None else words
+    if over.low is None or over.high is None:
+        return words
+    low, high = (speedup(end).removesuffix("x") for end in (over.low, over.high))
+    return f"{words} [{low}, {high}]"
 
 
 def curve(report: Report) -> Grid:

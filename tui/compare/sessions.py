@@ -8,7 +8,7 @@ from math import sqrt
 
 from engine.config.tolerance import tolerance_name, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.speedup_text import marked, sol_percent, speedup
+from engine.session.records.speedup_text import interval, marked, sol_percent, speedup
 from tui.compare.comparison import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
@@ -199,7 +199,7 @@ def _speedup_row(found: Sequence[ProblemFigures | None], *, alike: bool = True) 
 def _interval(one: ProblemFigures | None) -> str | None:
     if one is None or one.result.speedup_low is None or one.result.speedup_high is None:
         return None
-    return f"{one.result.speedup_low:.2f}-{one.result.speedup_high:.2f}"
+    return interval(one.result.speedup_low, one.result.speedup_high)
 
 
 def _time(one: ProblemFigures | None) -> Cell:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from rich.text import Text
 
 from tui.compare.comparison import Comparison, Row
@@ -12,15 +14,20 @@ from tui.text.sanitize import clean_line
 LEADS = "*"
 LEGEND = f"{LEADS}: the row's leader, and figures with an interval that overlaps the leader's"
 
+_TITLE = 25
+"""Minimum width of the titles of sections, in characters."""
+
 
 def print_side_by_side(comparison: Comparison) -> None:
     out = console()
     table = columns("", *(clean_line(head.name) for head in comparison.heads))
     table.columns[0].no_wrap = True
+    # A long title of a section, such as a problem's name, breaks so that it leaves the space to the sessions.
+    room = max(_TITLE, *(len(row.label) for section in comparison.sections for row in section.rows))
     for section in comparison.sections:
         if section.title:
             table.add_section()
-            table.add_row(Text(clean_line(section.title), style="bold"))
+            table.add_row(Text(fill(clean_line(section.title), room), style="bold"))
         for row in section.rows:
             table.add_row(Text(clean_line(row.label)), *_cells(row))
     marked = any(row.leaders for section in comparison.sections for row in section.rows)

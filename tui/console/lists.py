@@ -15,6 +15,7 @@ from rich.text import Text
 from engine.config.tolerance import shared_caption, short_caption
 from engine.problem.catalog import ProblemRow
 from engine.problem.spec import LANGUAGE_NAMES, Language
+from engine.session.records.speedup_text import MARK
 from engine.session.store import SessionSummary
 from tui.console.clean_console import PIPE_WIDTH, print_prose
 from tui.console.tables import columns, console, print_footnotes, print_marked
@@ -76,7 +77,7 @@ def _names(languages: Sequence[Language]) -> str:
 
 def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     """Print one line per session, or a paragraph per session if the lines would be too long. Names are never cut."""
-    out = console()
+    out = console(one_line_each=True)
     caption = shared_caption(one.tolerance for one in sessions if one.best)
     table = columns("session", "state", "started", "verdicts", "best", "config", "", right=("started", "verdicts"))
     paragraphs: list[tuple[str, list[str]]] = []
@@ -93,7 +94,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     _print_paragraphs(out, paragraphs)
     if caption:
         print_prose(out, caption, "dim")
-    print_footnotes(out, uncertain=any(one.uncertain for one in sessions), above_sol=False)
+    print_footnotes(out, uncertain=any(MARK in _bests(one, with_tolerance=False) for one in sessions), above_sol=False)
 
 
 def _bests(session: SessionSummary, *, with_tolerance: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from engine.config.tolerance import SessionTolerance, short_caption, tolerance_caption
-from engine.session.records.speedup_text import sol_percent
+from engine.session.records.speedup_text import interval, sol_percent
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -17,7 +17,6 @@ from tui.console.tables import (
     columns,
     console,
     drop_columns,
-    interval,
     print_at_sizes,
     print_marked,
     print_results,

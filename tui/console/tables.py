@@ -31,6 +31,7 @@ from engine.session.records.other_sizes import AtSizes, sizes_in_words
 from engine.session.records.speedup_text import (
     MARK,
     footnotes,
+    interval,
     is_above_sol,
     marked,
     sol_percent,
@@ -204,10 +205,6 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
 def print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
     for note in footnotes(uncertain=uncertain, above_sol=above_sol):
         print_prose(out, note)
-
-
-def interval(low: float | None, high: float | None) -> str:
-    return f"{low:.2f}-{high:.2f}" if low is not None and high is not None else "-"
 
 
 def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None, *, sol_note: str = "") -> None:

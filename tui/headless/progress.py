@@ -16,10 +16,11 @@ from engine.config.tolerance import tolerance_caption
 from engine.session.budget import elapsed_s
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
+from engine.session.records.speedup_text import interval
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionPaths
-from tui.console.tables import columns, interval
+from tui.console.tables import columns
 from tui.text.format import clock, milliseconds
 from tui.text.narration import BEST_SO_FAR, line_of
 from tui.text.waiting import WaitLines, held_in_words

@@ -10,11 +10,12 @@ from msgspec import Struct
 from engine.config.tolerance import SessionTolerance
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.other_sizes import AtSizes, sizes_in_words
+from engine.session.records.speedup_text import interval
 from engine.session.records.verdict import BuildReport, CheckResult
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, VariantState
 from tui.compare.change import change_against_parent, change_words
-from tui.console.tables import interval, verdict_facts
+from tui.console.tables import verdict_facts
 from tui.report.calls import calls_behind
 from tui.report.code_markup import diff_markup, source_markup
 from tui.source_text.changes import changes_between

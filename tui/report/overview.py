@@ -11,12 +11,12 @@ from engine.config.tolerance import tolerance_caption
 from engine.session.records.speedup_text import (
     MARK,
     footnotes,
+    interval,
     marked,
     sol_percent,
     speedup,
 )
 from engine.session.state.session_state import ProblemState, SessionState
-from tui.console.tables import interval
 from tui.text.format import duration, geometric_mean, milliseconds, size
 from tui.view.results import ResultRow, Results
 from tui.view.spend import count, money

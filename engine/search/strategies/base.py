@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.session.records.events import Selected
-from engine.session.records.speedup_text import WIDE, marked, relative_width, speedup
+from engine.session.records.speedup_text import WIDE, beside, marked, relative_width, speedup
 from engine.session.state.ranking import reached_in_runoff
 
 
@@ -142,14 +142,14 @@ def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str
     if one.runoff_ratio is None:
         return f"behind {best.variant}, which leads because of the runoff; {own}"
     winner = next(other for other in ranked if other.runoff_ratio is not None)
-    said = f"its own verdict was {_percent(slowdown(one, best))} ({one.speedup_words})"
+    said = f"its own verdict was {beside(slowdown(one, best))} ({one.speedup_words})"
     return f"{_in_runoff(one, winner)}, and that {_by_verdicts(winner, best)}; {said}"
 
 
 def _in_runoff(one: Candidate, best: Candidate) -> str:
     if one.runoff_tied and (best.runoff_tied or (best.runoff_ratio or 0.0) <= 1.0):
         return f"tied with {best.variant} in the runoff"
-    return f"{_percent(slowdown(one, best))} than {best.variant} in the runoff"
+    return f"{beside(slowdown(one, best), best.variant)} in the runoff"
 
 
 def _by_verdicts(one: Candidate, best: Candidate) -> str:
@@ -157,12 +157,7 @@ def _by_verdicts(one: Candidate, best: Candidate) -> str:
     slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
     if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
         return f"indistinguishable from {best.variant} by separate verdicts {speedups}"
-    return f"{_percent(slowdown(one, best))} than {best.variant} by separate verdicts {speedups}"
-
-
-def _percent(slowdown: float) -> str:
-    percent = (slowdown - 1.0) * 100.0
-    return f"{abs(percent):.0f}% {'slower' if percent >= 0 else 'faster'}"
+    return f"{beside(slowdown(one, best), best.variant)} by separate verdicts {speedups}"
 
 
 def milliseconds(value: float) -> str:

@@ -5,6 +5,8 @@ On a speedup or a time, the mark means uncertain. On a % SOL, it means above 100
 
 from __future__ import annotations
 
+import re
+
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
@@ -14,13 +16,39 @@ POSSIBLE_CAUSES = "data stay in caches, the algorithm needs fewer operations, th
 """Causes of a % SOL above 100."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
+_TIMES = 2.0
+"""Quotient of two times from which reasons say "2 times as slow" instead of "100% slower"."""
+_PERCENT = re.compile(r"(\d{3,})% slower(?: than (\w+))?")
 
 
 def speedup(value: float | None) -> str:
-    """Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
+    """Format a speedup: ``3.12x``, ``104x``, ``0.042x``; ``-`` for None."""
     if value is None:
         return "-"
+    if 0 < value < 0.0995:
+        return f"{value:.3f}x" if value >= 0.0005 else "<0.001x"
     return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"
+
+
+def beside(slowdown: float, other: str = "") -> str:
+    """Format a quotient of times: ``58% slower than v8`` or, from twice the time, ``2.5 times as slow as v8``."""
+    times, percent = max(slowdown, 1 / slowdown), abs(slowdown - 1.0) * 100.0
+    if times < _TIMES:
+        return f"{percent:.0f}% {'slower' if slowdown >= 1.0 else 'faster'}{f' than {other}' if other else ''}"
+    figure = f"{times:.1f}".removesuffix(".0") if times < 10 else f"{times:.0f}"
+    return f"{figure} times as {'slow' if slowdown >= 1.0 else 'fast'}{f' as {other}' if other else ''}"
+
+
+def with_times(reason: str) -> str:
+    """Return a reason with ``2.5 times as slow as v8`` for ``150% slower than v8``, which earlier versions wrote."""
+    return _PERCENT.sub(lambda found: beside(1.0 + int(found[1]) / 100.0, found[2] or ""), reason)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Format a speedup's 95% interval: ``1.18-1.28``; ``-`` if it is unknown."""
+    if low is None or high is None:
+        return "-"
+    return "-".join(speedup(end).removesuffix("x") for end in (low, high))
 
 
 def relative_width(value: float | None, low: float | None, high: float | None) -> float:

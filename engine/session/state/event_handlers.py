@@ -11,6 +11,7 @@ from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.records.skipped_compile import reason_in
+from engine.session.records.speedup_text import with_times
 from engine.session.records.verdict import Verdict
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
@@ -304,13 +305,16 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 
 
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
+    selected, dropped = (
+        tuple(replace(one, why=with_times(one.why)) for one in chosen) for chosen in (event.selected, event.dropped)
+    )
     if (round_ := round_of(state, event.problem, event.round)) is not None:
-        round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
+        round_.finished_at, round_.selected, round_.dropped = time, selected, dropped
         _close(state, state.problems[event.problem], round_)
-    for one in event.selected:
+    for one in selected:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = one.why, None
-    for one in event.dropped:
+    for one in dropped:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = None, one.why
 

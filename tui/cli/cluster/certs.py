@@ -6,19 +6,20 @@ from pathlib import Path
 
 import click
 
+from tui.cli.shared.common import Integer
 from tui.console.echo import echo
 
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of a host. Repeatable.")
-@click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
+@click.option("--days", type=Integer(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Create a CA and the certificates of all roles.
 
     Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY already has a CA, the
     command renews the other certificates. Without --host, the hosts stay the same. Whoever holds a certificate can run
-    code on the workers, so copy the files over SSH. ca-key.pem stays on this machine.
+    code on the workers, so copy the files over SSH. The CA's key, ca-key.pem, stays on this machine.
     """
     from engine.cluster.certificates import create
 

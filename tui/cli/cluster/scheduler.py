@@ -7,16 +7,14 @@ from pathlib import Path
 import click
 
 from tui.cli.cluster.options import certificates_option, needs_extra
-from tui.cli.shared.common import Failure, run_async
+from tui.cli.shared.common import Failure, Integer, run_async
 from tui.console.echo import echo
 
 
 @click.command()
 @certificates_option
-@click.option("--host", default="", help="Interface to listen on: a host name or an IP address. Default: all.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="Port, or 0 for a free one."
-)
+@click.option("--host", default="", help="Interface to listen on: a host name or an IP address.  [default: all]")
+@click.option("--port", type=Integer(0, 65535), default=8786, show_default=True, help="Port, or 0 for a free one.")
 def scheduler(certificates: Path, host: str, port: int) -> None:
     """Run the scheduler, which connects workers and engines.
 

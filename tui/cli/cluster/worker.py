@@ -9,7 +9,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.cluster.options import certificates_option, needs_extra
-from tui.cli.shared.common import Failure, run_async
+from tui.cli.shared.common import Failure, Integer, run_async
 from tui.console.echo import echo
 
 
@@ -17,7 +17,9 @@ from tui.console.echo import echo
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="The scheduler's address, such as tls://gpu1:8786.")
 @certificates_option
 @click.option("--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or 0,2.")
-@click.option("--builders", type=click.IntRange(1, 1024), help="Most builds at a time.  [default: one per two cores]")
+@click.option(
+    "--builders", type=Integer(1, 1024), help="Maximum number of parallel builds.  [default: one per two cores]"
+)
 @click.option("--name", default="", help="This host's unique name in the monitor.  [default: host name]")
 @click.option("--address", default="", metavar="IP", help="Address by which the scheduler reaches this host.")
 def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:

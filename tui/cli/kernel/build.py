@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 )
 @json_option
 def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_json: bool) -> None:
-    """Compile KERNEL as a search would, without running it. Needs no GPU."""
+    """Compile KERNEL as a search would, without running it. Needs no GPU.
+
+    KERNEL is a .cpp or .cu file. Exit code 1: the kernel does not compile.
+    """
     from engine.problem.spec import MODULES
 
     source, language = read_kernel(kernel), language_of(kernel)

@@ -40,9 +40,10 @@ def compare(
 ) -> None:
     """Judge two kernels, then time them side by side.
 
-    Each kernel is judged as in a search, with one timing process. The side-by-side times decide which kernel is faster.
+    FIRST and SECOND are .cpp, .cu or .py files. Each kernel is judged as in a search, with one timing process. The
+    side-by-side times decide which kernel is faster.
 
-    Exit code 8: at least one kernel is not correct.
+    Exit code 8: at least one kernel is not correct, or does not compile.
     """
     names = [str(first), str(second)] if first.name == second.name else [first.name, second.name]
     if thorough and quick:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PEAKS_OF_THIS_RUN = "SOL: by the device's peaks as measured now; a search measures them once, so its % SOL can differ"
 """Footnote for the SOL."""
+AUTO = "auto"
+"""The value of ``--shapes`` for sizes that the engine chooses."""
 
 
 @click.command("eval")
@@ -57,9 +59,11 @@ def evaluate(
 
     --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
 
-    Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct.
+    Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct, or does not
+    compile.
     """
     language, source = kernel_of(kernel)
+    shapes = tuple(AUTO if text.strip().lower() == AUTO else text for text in shapes)
     wanted = _wanted_sizes(shapes, problem_file(problem)) if shapes else []
     config = evaluation_config(config_path, device, kernel)
     at_sizes: list[AtSizes] = []
@@ -70,7 +74,7 @@ def evaluate(
                 from tui.console.file_names import of_own_file
 
                 work.say("judging at other sizes")
-                found = await _judge_at(evaluator, spec, wanted, "auto" in shapes, language, source)
+                found = await _judge_at(evaluator, spec, wanted, AUTO in shapes, language, source)
                 at_sizes.extend(of_own_file(one, kernel.name) for one in found)
 
         return await judge_kernels(config, problem, {kernel.name: (language, source)}, work, quick=quick, then=then)
@@ -95,9 +99,9 @@ def _wanted_sizes(shapes: tuple[str, ...], file: ProblemFile) -> list[dict[str, 
     from engine.system.text_file import read_text
 
     try:
-        wanted = [parse_sizes(text) for text in shapes if text != "auto"]
+        wanted = [parse_sizes(text) for text in shapes if text != AUTO]
     except SizeError as error:
-        raise Failure(f"--shapes {error}", ExitCode.USAGE) from None
+        raise Failure(f"--shapes {error}, or {AUTO}", ExitCode.USAGE) from None
     try:
         for sizes in wanted:
             with_sizes(read_text(file.path), sizes)

@@ -9,7 +9,16 @@ import click
 
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, checked_arch, find, json_option, print_json, run_async, sessions_option
+from tui.cli.shared.common import (
+    Failure,
+    Integer,
+    checked_arch,
+    find,
+    json_option,
+    print_json,
+    run_async,
+    sessions_option,
+)
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -29,8 +38,8 @@ if TYPE_CHECKING:
     help="GPU architecture, for .cu kernels.  [default: the session's device; sm_90a for a file]",
 )
 @click.option("--ptx", is_flag=True, help="Print PTX instead of SASS.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Threads per block for the occupancy figures.")
-@click.option("--dynamic-shared", type=click.IntRange(0), default=0, help="Dynamic shared memory per block, in bytes.")
+@click.option("--threads", type=Integer(1, 1024), help="Threads per block for the occupancy figures.")
+@click.option("--dynamic-shared", type=Integer(0), default=0, help="Dynamic shared memory per block, in bytes.")
 @sessions_option
 @json_option
 def sass(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -112,9 +113,16 @@ def export(
 ) -> None:
     """Export kernels, training data, a report or a whole session.
 
-    SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
-    several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
-    the output of a kernel is a KernelBench solution. If FILE ends in .cpp or .cu, the output is the kernel's source.
+    SOURCE is a session or a kernel file:
+
+    \b
+    kernel-tui export SESSION VARIANT
+    kernel-tui export SESSION --best PROBLEM
+    kernel-tui export KERNEL --problem P
+
+    VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package and --standalone, the
+    output of a kernel is a KernelBench solution. If the output's name ends in .cpp or .cu, the output is the kernel's
+    source. FILE "-" is standard output.
     """
     given = {
         "VARIANT": variants,
@@ -139,6 +147,7 @@ def export(
             raise Failure(
                 f"--problem applies to a kernel file, {wanted[0]} to a session; give only one of them", ExitCode.USAGE
             )
+        _refuse_session(root, source, problem)
         _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
         return
     if package is not None and wanted and {*wanted} <= {"VARIANT", "--best"}:
@@ -281,10 +290,23 @@ def _about(state: SessionState, kernel: VariantState, tolerance: SessionToleranc
     return about + "."
 
 
+def _refuse_session(root: Path, source: str, problem: str) -> None:
+    """Raise Failure if ``source`` is a session, to which ``--problem`` does not apply."""
+    from engine.session.store import SessionError
+
+    with contextlib.suppress(SessionError):
+        find(root, source)
+        raise Failure(
+            f"{source} is a session, and --problem applies to a kernel file; to export the problem's best kernel: "
+            f"kernel-tui export {source} --best {Path(problem).stem}",
+            ExitCode.USAGE,
+        )
+
+
 def _of_file(path: Path, problem: str, arch: str) -> Chosen:
     from engine.config.tolerance import DEFAULT
 
-    text, language = read_kernel(path), language_of(path)
+    language, text = language_of(path), read_kernel(path)
     with working("inspecting the problem"):
         spec = run_async(inspect_problem(problem))
     return Chosen(spec, language, text, f"From {path.name}.", arch, DEFAULT)

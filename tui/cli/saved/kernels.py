@@ -8,7 +8,7 @@ from msgspec import structs
 from engine.exit_codes import ExitCode
 from engine.problem.spec import Language
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, count, json_option, print_json, sessions_root
+from tui.cli.shared.common import Failure, Integer, count, json_option, print_json, sessions_root
 from tui.cli.shared.language_option import language_option
 from tui.console.echo import echo
 
@@ -26,9 +26,7 @@ from tui.console.echo import echo
     help="Session directory or glob. Repeatable.  [default: sessions]",
 )
 @click.option("--bank", multiple=True, hidden=True)
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of kernels to list."
-)
+@click.option("--limit", type=Integer(1), default=20, show_default=True, help="Maximum number of kernels to list.")
 @json_option
 def kernels(
     text: tuple[str, ...],
@@ -43,10 +41,10 @@ def kernels(
     """Search the correct kernels in all sessions.
 
     A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the best kernels. Without TEXT and --problem, the newest session comes first. To show a kernel:
-    kernel-tui show SESSION KERNEL
+    the list starts with the best kernels. If there are more kernels than --limit, each problem has an equal share.
+    Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show SESSION KERNEL
     """
-    from engine.session.library import matching, newest_first, read_library, session_directories
+    from engine.session.library import fair_choice, matching, newest_first, read_library, session_directories
     from engine.system.globbing import TooWide
 
     for one in (*named, *bank):
@@ -58,12 +56,14 @@ def kernels(
             raise Failure(f"--sessions {one}: no session in or below this directory", ExitCode.USAGE)
     library = read_library([*(named or (str(sessions_root(None)),)), *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
-    if not text and problem is None:
+    overview = not text and problem is None
+    if overview:
         found = newest_first(found)
+    shown = fair_choice(found, limit, lambda one: (one.problem, one.directory if overview else None))
     for reason in library.unread:
         echo(f"skipped: {reason}", err=True)
     if as_json:
-        print_json([structs.asdict(one) | {"directory": str(one.directory)} for one in found[:limit]])
+        print_json([structs.asdict(one) | {"directory": str(one.directory)} for one in shown])
         return
     if not found:
         among = f"{count(len(library.kernels), 'correct kernel')} in {count(library.sessions, 'session')}"
@@ -73,6 +73,7 @@ def kernels(
         return
     from tui.console.tables import print_kernels
 
-    print_kernels(found[:limit])
+    print_kernels(shown)
     if len(found) > limit:
-        echo(f"{len(found) - limit} more; raise --limit to list them, or add words to narrow the search")
+        narrow = "add --problem NAME or words" if len({one.problem for one in found}) > 1 else "add words"
+        echo(f"{len(found) - limit} more; to list all, add --limit {len(found)}; to narrow the search, {narrow}")

@@ -34,7 +34,7 @@ def report(session: str, output: str | None, force: bool, root: Path) -> None:
     kernel, and prompts and replies. The file needs no network and no scripts, so you can mail it or print it. FILE "-"
     is standard output.
 
-    The charts need the extra "report".
+    The charts need the extra "report": pip install '.[report]' in a checkout.
     """
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import session_results

@@ -9,7 +9,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.search.watch import Beginning, start_and_watch, watch_options
-from tui.cli.shared.common import Failure, FiniteAbove0, cannot_write, complete_session, find, sessions_option
+from tui.cli.shared.common import Failure, FiniteAbove0, Integer, cannot_write, complete_session, find, sessions_option
 from tui.console.echo import echo
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ rounds = {ROUNDS}
 
 @click.command()
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
-@click.option("--sample", type=click.IntRange(min=1), help="Number of problems, chosen at random.")
-@click.option("--seed", type=click.IntRange(min=0), help="Random seed of --sample and of the search.  [default: 0]")
+@click.option("--sample", type=Integer(min=1), help="Number of problems, chosen at random.")
+@click.option("--seed", type=Integer(min=0), help="Random seed of --sample and of the search.  [default: 0]")
 @click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
 @click.option(
     "--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on model costs per problem, in dollars."
@@ -73,7 +73,8 @@ def bench(
     fast_p is the share of problems whose best kernel is correct and has its whole 95% speedup interval above p.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
-    does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.
+    does not need go to problems that can still gain. At the end, the command writes report.json, report.md and
+    report.html.
 
     If the search was interrupted or killed, the same command continues it. If the search is complete, the same command
     only writes the report.

@@ -10,15 +10,15 @@ import click
 
 from engine.exit_codes import ExitCode
 from engine.system.python_process import python_path
-from tui.cli.shared.common import Failure, find, run_async, sessions_option
+from tui.cli.shared.common import Failure, Integer, find, run_async, sessions_option
 from tui.console.echo import echo
 
 
 @click.command()
 @click.argument("session")
 @sessions_option
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on this machine. Default: a free port.")
-@click.option("--writable", is_flag=True, help="Let viewers steer the search. Default: viewers only watch.")
+@click.option("--port", default=0, type=Integer(0, 65535), help="Port on this machine.  [default: a free port]")
+@click.option("--writable", is_flag=True, help="Let viewers steer the search. Without it, viewers only watch.")
 @click.option("--public-url", default="", metavar="URL", help="Public URL of the server behind a TLS proxy.")
 def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
     """Show the monitor of a session in a browser.

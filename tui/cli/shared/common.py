@@ -213,8 +213,16 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+class Integer(click.IntRange):
+    """An option type for integers from ``min`` to ``max``. Help calls it INTEGER."""
+
+    name = "integer"
+
+
 class FiniteAbove0(click.FloatRange):
     """An option type for finite numbers above 0. click's own range also accepts "nan" and "inf"."""
+
+    name = "number"
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.exit_codes import ExitCode
 from tui.cli.shared.common import Failure
@@ -21,10 +21,17 @@ def read_kernel(path: Path) -> str:
     return read_text(path)
 
 
-_EXPORTED = re.compile(
-    r"# A KernelBench solution for .*, exported by kernel-tui\.\n(?:# .*\n)*?# Problem: (\S.*?)\s*\n"
-)
-"""The header of an exported solution that names its problem."""
+_EXPORTED = re.compile(r"# A KernelBench solution for .*, exported by kernel-tui\.\n((?:# .*\n)*)")
+"""The header of an exported solution."""
+_SESSION = re.compile(r"^# Kernel \S+ of session (.+?)(?:: speedup |; verdict: |\.$)", re.MULTILINE)
+_PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
+
+
+class ExportedHeader(NamedTuple):
+    """What the header of an exported solution names; None for what is missing."""
+
+    session: str | None
+    problem: str | None
 
 
 def problem_line(problem: str) -> str:
@@ -32,19 +39,32 @@ def problem_line(problem: str) -> str:
     return f"Problem: {problem}"
 
 
+def exported_header(path: Path) -> ExportedHeader:
+    """Read the header of an exported solution. Another or an unreadable file names neither session nor problem."""
+    from engine.system.text_file import UnreadableFile
+
+    try:
+        found = _EXPORTED.match(read_kernel(path))
+    except (UnreadableFile, OSError):
+        found = None
+    if found is None:
+        return ExportedHeader(None, None)
+    session, problem = _SESSION.search(found[1]), _PROBLEM.search(found[1])
+    return ExportedHeader(session[1] if session else None, problem[1] if problem else None)
+
+
 def problem_in_header(path: Path) -> str | None:
     """Return the problem that the header of an exported solution names, or None. Also return None if there is no such
     file in the current directory.
     """
     from engine.problem.catalog import BUILTIN
-    from engine.system.text_file import UnreadableFile
 
+    problem = exported_header(path).problem
+    if problem is None or problem.startswith(BUILTIN):
+        return problem
     try:
-        found = _EXPORTED.match(read_kernel(path))
-        if found is None or found[1].startswith(BUILTIN):
-            return found[1] if found is not None else None
-        return found[1] if Path(found[1]).is_file() and not path.samefile(found[1]) else None
-    except (UnreadableFile, OSError):
+        return problem if Path(problem).is_file() and not path.samefile(problem) else None
+    except OSError:
         return None
 
 

@@ -7,12 +7,29 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tui.cli.shared.common import F, FiniteAbove0
+from tui.cli.shared.common import F, FiniteAbove0, Integer
 
 if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
-COUNT = click.IntRange(min=1, max=10**12)
+MOST = 10**12
+"""Maximum limit on rounds, tokens and calls."""
+
+
+class Count(Integer):
+    """An option type for integers from 1 to ``MOST``, an upper bound that help need not mention."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > MOST:
+            self.fail(f"{value!r} is not a number up to {MOST:,}", param, ctx)
+        return number
+
+
+COUNT = Count()
 
 
 def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> ChangeBudget | ChangeShare | None:

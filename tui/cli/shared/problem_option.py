@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tui.cli.shared.common import sessions_root
-from tui.cli.shared.kernel_file import problem_in_header, read_kernel
+from tui.cli.shared.kernel_file import exported_header, problem_in_header, read_kernel
 
 MOST_NAMED = 8
 """Maximum number of problems or sessions that an error names."""
@@ -20,10 +20,16 @@ class ProblemName(click.ParamType[str]):
     name = "problem"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Say what to type: a problem of the newest session in this directory, or a built-in problem."""
+        """Say what to type: the file that the kernel's header names, a problem of the kernel's session or else of the
+        newest session in this directory, or a built-in problem.
+        """
+        for kernel in _files(ctx):
+            if (named := exported_header(kernel).problem) is not None:
+                missing = f"{kernel} is for problem {named}, but the current directory has no such file"
+                return f"{missing}. Give its path: --problem FILE"
         session, known = _problems_at_hand(ctx)
         if known:
-            return f"{choices(known, f'The problems of session {session}')}. All built-in problems: kernel-tui problems"
+            return f"{choices(known, f'The problems of {session}')}. All built-in problems: kernel-tui problems"
         return (
             "Name a .py file, or a built-in problem listed by `kernel-tui problems`: --problem builtin:quickstart/gelu"
         )
@@ -35,6 +41,14 @@ class ProblemOption(click.Option):
 
     A missing kernel file raises UnreadableFile, because that is the first thing to correct.
     """
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Leave out "[required]", which is not true of files that name their problem."""
+        required, self.required = self.required, False
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.required = required
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         for kernel in _files(ctx):
@@ -76,14 +90,18 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
-    """Return the name and problems of the session that contains the kernel, or else of the newest session. Return
-    ("", []) without a readable session.
+    """Return the kernel's session in words, with its problems. A kernel's session contains the file, or the file's
+    header names it. Without one, return the newest session. Return ("", []) without a readable session.
     """
-    around = [above for file in _files(ctx) for above in file.absolute().parents if (above / "session.db").is_file()]
-    newest = sorted(sessions_root(ctx).glob("*/config.toml"), key=_modified, reverse=True)
-    for file in (*(above / "config.toml" for above in around), *newest):
-        if problems := _problems_of(file):
-            return file.parent.name, list(problems.values())
+    root, files = sessions_root(ctx), _files(ctx)
+    around = [above for file in files for above in file.absolute().parents if (above / "session.db").is_file()]
+    named = [root / session for file in files if (session := exported_header(file).session) is not None]
+    for directory in (*around, *named):
+        if problems := _problems_of(directory / "config.toml"):
+            return f"session {directory.name}", list(problems.values())
+    for config in sorted(root.glob("*/config.toml"), key=_modified, reverse=True):
+        if problems := _problems_of(config):
+            return f"the newest session, {config.parent.name}", list(problems.values())
     return "", []
 
 

@@ -46,7 +46,7 @@ def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
 @request_options
 @click.argument("variant")
 def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
-    """Judge a kernel again."""
+    """Judge a kernel again. VARIANT is the kernel, such as v34."""
     from engine.session.records.requests import Retry
 
     send(root, session, Retry(variant=variant), as_json)
@@ -57,12 +57,16 @@ unpause = _plain_command("unpause", "Resume", "Start evaluations again after a p
 prune = _node_command(
     "prune",
     "Prune",
-    "Exclude a branch from the search.\n\nNODE is a problem, an idea or a kernel. To undo: kernel-tui restore",
+    "Exclude a branch from the search.\n\n"
+    "NODE is a problem, an idea (i12) or a kernel (v34). The branch is NODE and all that derives from it. To undo: "
+    "kernel-tui restore",
 )
-restore = _node_command("restore", "Restore", "Undo a prune.")
+restore = _node_command("restore", "Restore", "Undo a prune.\n\nNODE is the pruned problem, idea or kernel.")
 pin = _node_command(
     "pin",
     "Pin",
-    "Always select the fastest kernel of a branch as a parent.\n\nNODE is an idea or a kernel.",
+    "Always select the fastest kernel of a branch as a parent.\n\n"
+    "NODE is an idea (i12) or a kernel (v34). The branch is NODE and all that derives from it. To undo: "
+    "kernel-tui unpin",
 )
-unpin = _node_command("unpin", "Unpin", "Undo a pin.")
+unpin = _node_command("unpin", "Unpin", "Undo a pin.\n\nNODE is the pinned idea or kernel.")

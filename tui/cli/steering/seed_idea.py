@@ -29,7 +29,10 @@ def seed_idea(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Add an idea: TEXT, or a playbook transformation."""
+    """Add an idea: TEXT, or a playbook transformation.
+
+    The playbook is the built-in proposer. It writes kernels from templates, without a language model.
+    """
     from engine.session.records.requests import SeedIdea
 
     transform = transform if transform is not None else move

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from textual.widgets import Input, Static, TextArea
 from engine.problem.spec import LANGUAGE_OF_SUFFIX, LANGUAGE_TITLES, Language, language_of_file, suffix_of
 from engine.session.state.session_state import IdeaState, ProblemState
 from engine.system.text_file import UnreadableFile, read_text
-from tui.monitor.terminal.path_completion import Completion, complete
+from tui.monitor.terminal.path_completion import Completion, complete, expanded, is_file
 from tui.text.sanitize import one_line
 
 
@@ -38,12 +37,14 @@ class PathInput(Input):
 
     def action_complete(self) -> None:
         found = complete(self.value, LANGUAGE_OF_SUFFIX) if self.value else Completion("")
-        screen = self.screen
-        if found.text != self.value:
+        screen, typed = self.screen, self.value
+        if found.text != typed:
             self.value = found.text
             self.cursor_position = len(found.text)
-        elif not found.candidates:
+        elif not typed or is_file(typed):
             screen.focus_next()
+        elif not found.candidates and isinstance(screen, SeedKernelScreen):
+            screen.complain(f"No directory or kernel file ({', '.join(LANGUAGE_OF_SUFFIX)}) begins with {typed}")
         if isinstance(screen, SeedKernelScreen):
             screen.suggest(found)
 
@@ -95,7 +96,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         self.query_one("#path", Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._complain("")
+        self.complain("")
         if event.value != self._suggested.text:
             self.suggest(Completion(event.value))
 
@@ -106,17 +107,17 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if not event.value.strip():
-            self._complain("Type the path of a kernel file, or paste its source below.")
+            self.complain("Type the path of a kernel file, or paste its source below.")
             return
-        path = Path(event.value.strip()).expanduser()
+        path = expanded(event.value.strip())
         try:
             source = read_text(path)
         except UnreadableFile as error:
-            self._complain(f"Cannot read the file: {error}")
+            self.complain(f"Cannot read the file: {error}")
             return
         language = language_of_file(path.suffix, source)
         if language is None:
-            self._complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
+            self.complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
             return
         self.dismiss(KernelRequest(source, f"seeded from {path.name}", language))
 
@@ -125,10 +126,11 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         if text.strip():
             self.dismiss(KernelRequest(text, "seeded by pasting"))
         else:
-            self._complain("Paste a kernel first.")
+            self.complain("Paste a kernel first.")
 
     def action_editor(self) -> None:
         self.dismiss(KernelRequest(None, "seeded from the editor"))
 
-    def _complain(self, text: str) -> None:
+    def complain(self, text: str) -> None:
+        """Say what is wrong with the path or the pasted text."""
         self.query_one("#problem", Static).update(one_line(text, 300))

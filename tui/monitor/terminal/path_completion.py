@@ -24,12 +24,28 @@ def complete(typed: str, suffixes: Collection[str]) -> Completion:
     Hidden names are candidates only if the user has typed the dot.
     """
     head, slash, start = typed.rpartition("/")
-    directory = Path(head + slash).expanduser() if slash else Path()
+    directory = expanded(head + slash) if slash else Path()
     names = sorted(_names(directory, start, suffixes))
     if not names:
         return Completion(typed)
     shared = os.path.commonprefix(names)  # noqa: RUF071 - of characters, not of path components
     return Completion(f"{head}{slash}{shared}", tuple(names) if len(names) > 1 else ())
+
+
+def expanded(typed: str) -> Path:
+    """Return the path with the home directory for ``~``. An unknown user's ``~name`` stays as it is."""
+    try:
+        return Path(typed).expanduser()
+    except RuntimeError:
+        return Path(typed)
+
+
+def is_file(typed: str) -> bool:
+    """Whether the path names an existing file."""
+    try:
+        return expanded(typed).is_file()
+    except OSError:  # The name is too long.
+        return False
 
 
 def _names(directory: Path, start: str, suffixes: Collection[str]) -> list[str]:
@@ -44,6 +60,6 @@ def _names(directory: Path, start: str, suffixes: Collection[str]) -> list[str]:
                     found.append(f"{entry.name}/")
                 elif Path(entry.name).suffix in suffixes:
                     found.append(entry.name)
-    except OSError:
+    except (OSError, ValueError):
         return []
     return found
