@@ -17,13 +17,17 @@ from tui.console.echo import echo
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="The scheduler's address, such as tls://gpu1:8786.")
 @certificates_option
 @click.option("--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or 0,2.")
-@click.option("--builders", type=click.IntRange(1, 1024), help="Most builds at a time.  [default: one per two cores]")
+@click.option(
+    "--builders",
+    type=click.IntRange(1, 1024),
+    help="Maximum number of parallel builds.  [default: one per two cores]",
+)
 @click.option("--name", default="", help="This host's unique name in the monitor.  [default: host name]")
 @click.option("--address", default="", metavar="IP", help="Address by which the scheduler reaches this host.")
 def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:
     """Let this host judge kernels for searches on other hosts.
 
-    Starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs the compiler.
+    Starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs a compiler.
     Workers may join and leave while a search runs. Ctrl-C leaves.
     """
     from pydantic_core import PydanticCustomError

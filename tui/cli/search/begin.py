@@ -42,8 +42,8 @@ def begin_run(
 ) -> Beginning:
     """Create a session for a configuration, or return its running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. On a terminal, the
-    function asks the user if ``may_ask``. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
+    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask``, the
+    function asks the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -99,7 +99,7 @@ def say_renamed_keys(path: Path) -> None:
 def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     """Report what has changed in the configuration since the running session started.
 
-    ``asks``: ask whether to attach anyway.
+    If ``asks``, ask the user whether to attach anyway. Return whether to attach.
     """
     if not (changed := _changes(config, paths)):
         return True
@@ -114,7 +114,7 @@ def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
 
 
 def _prefers_earlier(question: str, enter: str) -> bool:
-    """Ask whether to use the earlier session. Enter does, because the user may have overlooked that session.
+    """Ask whether to use the earlier session. Enter means yes, because the user may have overlooked that session.
 
     ``enter`` is the verb for what Enter does.
     """
@@ -277,9 +277,10 @@ def _newest_session(config: Config) -> SessionPaths | None:
 def _resumed(
     paths: SessionPaths, config: Config, choice: str | None, limits: ChangeBudget | None, *, asks: bool
 ) -> Beginning | str:
-    """Resume an earlier session, with new ``limits`` if there are any, if ``choice`` or the user's answer says so.
+    """Resume an earlier session if ``choice`` or the user's answer says so, with new ``limits`` if there are any.
 
-    If the session is not resumed, return a message about it, or "" for a finished session.
+    If the session is not resumed, return a message about it. The message is "" if the session is finished or the user
+    wants a new session.
     """
     state = _state_of(paths)
     running = engine_liveness(paths).running
@@ -319,7 +320,7 @@ def _resumed(
 
 
 def _with_limits(config: Config, minutes: float | None, rounds: int | None) -> Config:
-    """Return ``config`` with other limits."""
+    """Return ``config`` with the given limits."""
     budget, search = config.budget, config.search
     if minutes is not None:
         budget = budget.model_copy(update={"minutes": minutes})
@@ -338,7 +339,7 @@ def _resume_words(paths: SessionPaths) -> str:
 
 
 def _changes(config: Config, paths: SessionPaths) -> str:
-    """Return the keys whose values differ between the configuration and the session's, or "" if none do."""
+    """Return the names of the keys that differ between ``config`` and the session's configuration, as text."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
 

@@ -1,4 +1,4 @@
-"""Start an engine if none is running, and show the search. Used by ``run`` and ``resume``."""
+"""Start an engine if none is running, and show the search, for ``run``, ``resume`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Beginning(NamedTuple):
     """A session that is ready to show.
 
-    ``starts`` is true if the command must start an engine. ``seq`` numbers the last recorded event.
+    ``starts`` is true if the command must start an engine. ``seq`` is the number of the last recorded event.
     """
 
     directory: Path
