@@ -488,8 +488,8 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
         lines.append(line_of(one.event, state, best) or "")
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
     assert "softmax: runoff of 4 kernels, fastest: v42; new best: v42" in lines
-    assert "(judged again) correct" in lines[-1] and ", before " not in lines[-1], "the same verdict"
+    assert "(judged again) correct" in lines[-1] and ", was " not in lines[-1], "the same verdict"
     verdict = again.event.verdict
     slower = replace(verdict, speedup=verdict.speedup / 2)
     state.apply(Recorded(events[-1].seq + 2, again.time, lower := replace(again.event, verdict=slower)))
-    assert f", before {speedup_words(verdict)}" in (line_of(lower, state, best) or "")
+    assert f", was {speedup_words(verdict)}" in (line_of(lower, state, best) or "")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
 MAX_HIGHLIGHTED = 50_000
-"""Maximum number of characters colored, which takes half a second. Later text stays plain."""
+"""Maximum number of colored characters. Coloring this many takes half a second. Later text stays plain."""
 
 Spans = tuple[tuple[tuple[str, str], ...], ...]
 """For each line, its (text, style) pairs. A style is a field of ``tui.monitor.theme.palette.Palette``."""

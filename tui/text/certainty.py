@@ -11,13 +11,13 @@ from tui.text.format import milliseconds
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:
-    """Format a kernel's comparable speedup (``engine.session.state.comparable``); ``-`` if missing."""
+    """Format a kernel's comparable speedup (``engine.session.state.comparable``), or return ``-`` if there is none."""
     figures = figures_of(state, variant) if variant is not None else None
     return marked(speedup(figures.speedup), figures.uncertain) if figures is not None else speedup(None)
 
 
 def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
-    """Format a kernel's comparable time in milliseconds; ``-`` if missing."""
+    """Format a kernel's comparable time in milliseconds, or return ``-`` if there is none."""
     figures = figures_of(state, variant) if variant is not None else None
     return milliseconds((figures.ms or None) if figures is not None else None)
 
@@ -38,7 +38,7 @@ def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
     """Format the speedup over ``torch.compile``, or return None if torch.compile has not been timed.
 
-    The speedup is marked as uncertain if the baseline's or the kernel's time is.
+    The result has an uncertainty mark if the baseline's or the kernel's time is uncertain.
     """
     ahead = over_compile(problem, variant)
     return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None

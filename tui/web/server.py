@@ -28,7 +28,7 @@ from engine.system.python_process import python_command
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NO_TOKEN = "This page needs its token. Open the address that kernel-tui serve printed.\n"
+_NO_TOKEN = "This page needs a token. Open the address that kernel-tui serve printed.\n"
 _OTHER_SITE = "Only the page of this server may open the monitor.\n"
 _SHUTDOWN_S = 2.0
 
@@ -40,7 +40,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
         paths: The session.
         writable: Whether viewers may steer the search.
         public_url: The address that browsers use, if a proxy stands before the server.
-        token: The secret in the address; a new secret by default.
+        token: The secret in the address. By default, the server creates a new secret.
     """
 
     def __init__(

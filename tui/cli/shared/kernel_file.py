@@ -24,17 +24,18 @@ def read_kernel(path: Path) -> str:
 _EXPORTED = re.compile(
     r"# A KernelBench solution for .*, exported by kernel-tui\.\n(?:# .*\n)*?# Problem: (\S.*?)\s*\n"
 )
-"""The header of an exported solution that names its problem."""
+"""The header of an exported solution, which names the solution's problem."""
 
 
 def problem_line(problem: str) -> str:
-    """Return the line of an exported solution's header that names its problem, without the comment mark."""
+    """Return the header line that names an exported solution's problem, without the comment mark."""
     return f"Problem: {problem}"
 
 
 def problem_in_header(path: Path) -> str | None:
-    """Return the problem that the header of an exported solution names, or None. Also return None if there is no such
-    file in the current directory.
+    """Return the problem that the header of an exported solution names.
+
+    Return None if the file has no such header, or if the current directory lacks the named problem file.
     """
     from engine.problem.catalog import BUILTIN
     from engine.system.text_file import UnreadableFile
@@ -63,14 +64,14 @@ def language_of(path: Path, source: str = "") -> Language:
 
 
 def kernel_of(path: Path) -> tuple[Language, str]:
-    """Return a kernel file's language and text. Raises Failure for an unknown suffix, and UnreadableFile."""
+    """Return a kernel file's language and text. Raises UnreadableFile, and Failure for an unknown suffix."""
     language_of(path)
     source = read_kernel(path)
     return language_of(path, source), source
 
 
 def no_arch_for_cpp(kernel: Path | str, language: Language, arch: str | None) -> None:
-    """Raise Failure if ``--arch`` would be ignored."""
+    """Raise Failure if the user gave ``--arch`` for a C++ kernel."""
     if language == "cpp" and arch is not None:
         raise Failure(
             f"--arch {arch}: {kernel} is C++ and runs on this machine's CPU; --arch is for .cu kernels",

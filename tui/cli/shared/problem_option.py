@@ -30,10 +30,11 @@ class ProblemName(click.ParamType[str]):
 
 
 class ProblemOption(click.Option):
-    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
-    solution, the default is the problem that its header names.
+    """The option ``--problem``, whose default depends on the kernel file.
 
-    A missing kernel file raises UnreadableFile, because that is the first thing to correct.
+    For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
+    solution, the default is the problem that its header names. If the kernel file is missing, the option raises
+    UnreadableFile, because the user must correct this error first.
     """
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
@@ -76,8 +77,9 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
-    """Return the name and problems of the session that contains the kernel, or else of the newest session. Return
-    ("", []) without a readable session.
+    """Return the name and problems of the session that contains the kernel, or else of the newest session.
+
+    Return ("", []) without a readable session.
     """
     around = [above for file in _files(ctx) for above in file.absolute().parents if (above / "session.db").is_file()]
     newest = sorted(sessions_root(ctx).glob("*/config.toml"), key=_modified, reverse=True)
@@ -88,7 +90,10 @@ def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
 
 
 def _problems_of(config: Path) -> dict[str, str]:
-    """Return the problems of a session's config by id, as ``--problem`` takes them. Return {} if it is unreadable."""
+    """Return the problems of a session's config by id, as ``--problem`` takes them.
+
+    Return {} if the config is unreadable.
+    """
     from engine.config.schema import ConfigError, load_config
     from engine.problem.catalog import CatalogError, reference_of, resolve
 
