@@ -21,7 +21,7 @@ from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""Marks p. fast_p is the share of problems whose best kernel is correct and has its whole speedup interval above p."""
+"""Marks p. fast_p is the share of problems whose best kernel is correct, with a speedup interval entirely above p."""
 CURVE_POINTS = 24
 """Number of intervals on the curve's time axis."""
 
@@ -147,8 +147,8 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 class _Step(Struct, frozen=True):
     """A change of a problem's best kernel. ``speedup`` is 1 without a correct kernel.
 
-    ``problem_s`` and ``session_s`` give the time of the change, in seconds of the problem's own time and of the
-    session.
+    ``problem_s`` is the time of the change, in seconds of the problem's own time. ``session_s`` is the same time, in
+    seconds of the session's engine time.
     """
 
     problem: str

@@ -15,7 +15,7 @@ NAMES = {"eager": "eager", "compile": "torch.compile"}
 """Baseline names for tables. Tables show any other baseline under its name in the session."""
 
 RULES = (
-    "fast_p is the share of all problems whose best kernel is correct and has its whole speedup interval above p; "
+    "fast_p is the share of all problems whose best kernel is correct, with a speedup interval entirely above p; "
     "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, the interval runs from (baseline p10 / kernel p90) to "
     f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} marks an uncertain speedup."

@@ -116,7 +116,7 @@ def _eager_ms(variant: VariantState) -> float | None:
 
 
 def _runoff_of(state: SessionState, timed: Sequence[VariantState]) -> tuple[int, list[Standing]] | None:
-    """Return the newest runoff of all ``timed`` kernels: its round and the standings, fastest first."""
+    """Return the round and the standings, fastest first, of the newest runoff that timed all ``timed`` kernels."""
     names = {one.id for one in timed}
     problem = state.problems.get(timed[0].problem)
     for round_ in reversed(problem.rounds if problem is not None else []):

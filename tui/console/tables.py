@@ -73,7 +73,7 @@ EARLIER = "first ms below best ms: timed under different load, so only runoffs c
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 _DROPPED_OF_KERNELS = ("age", "device", "language", "95%", _NOTE_OR_IDEA)
-"""Columns of the list of kernels that a narrow terminal drops, in this order."""
+"""Kernel-list columns that a narrow terminal drops, in this order."""
 _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
@@ -327,7 +327,7 @@ def print_profile(launches: Sequence[KernelProfile]) -> None:
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     """Print one line per saved kernel, with a tolerance column if tolerances differ.
 
-    The line ends with the kernel's note or, if it has none, with its idea, cut at the console's width.
+    Each line ends with the kernel's note, or with its idea if there is no note. The console's width limits this text.
     """
     out = console(one_line_each=True)
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)

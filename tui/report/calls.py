@@ -117,9 +117,9 @@ class _Texts:
 
 
 def _parts(recorded: str) -> tuple[str, str]:
-    """Return the system prompt and the user prompt of a record.
+    """Return the system prompt and the user prompt of a recorded prompt.
 
-    If the record cannot be decoded, the user prompt is the record itself.
+    If the text cannot be decoded, return it unchanged as the user prompt.
     """
     try:
         prompt = Prompt.decode(recorded)

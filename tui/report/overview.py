@@ -28,7 +28,7 @@ HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile",
 
 
 class ResultLine(Struct, frozen=True):
-    """A problem's row in the results table. ``cells`` are the values under ``HEAD``. With a ``remark``, it is empty."""
+    """A problem's row in the results table. ``cells`` are the values under ``HEAD``. A ``remark`` replaces them."""
 
     problem: str
     cells: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Split source text into spans by syntax. The Pygments lexers load when the first kernel is shown."""
+"""Split source text into spans by syntax. The Pygments lexers load on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_HIGHLIGHTED = 50_000
 """Maximum number of colored characters. Coloring this many takes half a second. Later text stays plain."""
 
 Spans = tuple[tuple[tuple[str, str], ...], ...]
-"""For each line, its (text, style) pairs. A style is a field of ``tui.monitor.theme.palette.Palette``."""
+"""The (text, style) pairs of each line. A style is a field of ``tui.monitor.theme.palette.Palette``."""
 
 
 @lru_cache(maxsize=64)

@@ -122,7 +122,7 @@ def why_first_is_not_best(state: SessionState, variant: VariantState) -> str:
 
 
 def decided_after(problem: ProblemState, variant: VariantState) -> int | None:
-    """Return the newest round that selected or dropped ``variant`` at its end."""
+    """Return the number of the newest round that ended by selecting or dropping ``variant``."""
     for round_ in reversed(problem.rounds):
         if any(one.variant == variant.id for one in (*round_.selected, *round_.dropped)):
             return round_.number

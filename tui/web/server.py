@@ -1,7 +1,7 @@
 """Serve the monitor of a session to browsers. Each page runs its own monitor (``tui.web.viewer``).
 
 textual-serve carries the terminal over a websocket. This module adds protection on a shared machine. The server listens
-on 127.0.0.1 only, each request needs a token, and a page of another site cannot open the websocket.
+on 127.0.0.1 only, and each request needs a token. A page of another site cannot open the websocket.
 """
 
 from __future__ import annotations

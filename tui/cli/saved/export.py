@@ -200,8 +200,8 @@ def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]
     with working("packing the session"):
         copy = pack_session(paths, target, relative_to)
     before, after = (one.database if one.database.exists() else one.packed for one in (paths, copy))
-    echo(f"wrote {target}: {after.name} has {size(after.stat().st_size)}, "
-         f"{before.name} of {paths.name} {size(before.stat().st_size)}", err=True)  # fmt: skip
+    echo(f"wrote {target}: {after.name} ({size(after.stat().st_size)}), "
+         f"packed from {before.name} of {paths.name} ({size(before.stat().st_size)})", err=True)  # fmt: skip
 
 
 def _export(

@@ -40,7 +40,7 @@ _END_S = 60.0
 def begin_run(
     config_path: Path, choice: str | None, *, minutes: float | None, rounds: int | None, may_ask: bool
 ) -> Beginning:
-    """Create a session for a configuration, or return its running or unfinished session.
+    """Create a session for a configuration, or return the configuration's running or unfinished session.
 
     ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask``, the
     function asks the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
@@ -209,7 +209,7 @@ def _with_problem_faults(error: ConfigError) -> ConfigError:
 
 
 def _device_faults(config: Config) -> tuple[Fault, ...]:
-    """Return a fault for each setting that needs an NVIDIA GPU which this machine does not have."""
+    """Return a fault for each setting that needs an NVIDIA GPU that this machine lacks."""
     from engine.config.schema import Fault
     from engine.config.source_locations import key_lines, line_of
     from engine.devices.hardware import discover
@@ -260,7 +260,7 @@ def problem_faults(path: Path) -> tuple[Fault, ...]:
 
 
 def _newest_session(config: Config) -> SessionPaths | None:
-    """Return the newest readable session that was started from this config file."""
+    """Return the newest readable session of this config file."""
     found: list[tuple[float, SessionPaths]] = []
     for directory in sessions_in(config.sessions):
         paths = SessionPaths.at(directory)

@@ -70,7 +70,7 @@ def bench(
 ) -> int:
     """Search many problems, and report how many beat PyTorch.
 
-    fast_p is the share of problems whose best kernel is correct and has its whole 95% speedup interval above p.
+    fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
     does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.

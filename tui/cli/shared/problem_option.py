@@ -66,7 +66,7 @@ def choices(names: list[str], what: str) -> str:
 
 
 def session_of_best(kernel: Path) -> Path | None:
-    """Return the directory of the session whose ``best/`` contains the file, or None."""
+    """Return the directory of the session whose ``best/`` contains the file, or None for any other file."""
     directory = kernel.absolute().parent
     return directory.parent if directory.name == "best" and (directory.parent / "session.db").is_file() else None
 
