@@ -1,4 +1,4 @@
-"""The report's charts, drawn by Matplotlib: speedup over time and over verdicts, verdicts by round, spending."""
+"""The report's charts, drawn by Matplotlib: speedup over time and over verdicts, verdicts by round, and spending."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def over_compile_is_uncertain(problem: ProblemState, variant: VariantState) -> b
 
 
 def interval_words(verdict: Verdict | None) -> str:
-    """Format the 95% interval, ``[1.35, 1.64]``, or "" if it is unknown."""
+    """Format the 95% interval as ``[1.35, 1.64]``, or return "" if it is unknown."""
     if verdict is None or verdict.speedup_low is None or verdict.speedup_high is None:
         return ""
     low, high = (speedup(end).removesuffix("x") for end in (verdict.speedup_low, verdict.speedup_high))
