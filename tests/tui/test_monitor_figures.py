@@ -82,9 +82,9 @@ async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(eng
         best, other = (leader.id for leader in state.leaders("softmax", 2))
         engine.record(ev.VerdictGiven(variant=best, verdict=verdict(9.0)))
         engine.record(ev.VerdictGiven(variant=best, verdict=verdict(8.0)))
-        await monitor.until_shown(f"softmax: {best} judged again: 8.00x, before 9.00x")
+        await monitor.until_shown(f"softmax: {best} judged again: 8.00x, was 9.00x")
         engine.record(ev.VerdictGiven(variant=other, verdict=verdict(8.5)))
-        await monitor.until_shown(f"{best} was judged again: 8.00x, before 9.00x")
+        await monitor.until_shown(f"{best} was judged again: 8.00x, was 9.00x")
         assert state.problems["softmax"].best == other
         told = [line.text for line in story.lines]
         assert any(text.startswith(f"softmax: the best is now {other}: 8.50x") for text in told)

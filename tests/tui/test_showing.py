@@ -512,8 +512,8 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
     new_best = "softmax: runoff of 4 kernels, fastest: v42; new best: v42, 0.9% faster than v1 side by side (v1's"
     assert any(line.startswith(new_best) for line in lines)
-    assert "(judged again) correct" in lines[-1] and ", before " not in lines[-1], "the same verdict"
+    assert "(judged again) correct" in lines[-1] and ", was " not in lines[-1], "the same verdict"
     verdict = again.event.verdict
     slower = replace(verdict, speedup=verdict.speedup / 2)
     state.apply(Recorded(events[-1].seq + 2, again.time, lower := replace(again.event, verdict=slower)))
-    assert f", before {speedup_words(verdict)}" in (line_of(lower, state, best) or "")
+    assert f", was {speedup_words(verdict)}" in (line_of(lower, state, best) or "")

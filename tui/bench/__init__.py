@@ -1,1 +1,3 @@
-"""Report a session as a benchmark: read a stored session's events, and return figures, JSON, Markdown and HTML."""
+"""Report a session as a benchmark. The package reads a stored session's events and returns figures, JSON, Markdown and
+HTML.
+"""

@@ -22,17 +22,18 @@ from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""Marks p. fast_p is the share of problems whose best kernel is correct and has its whole speedup interval above p."""
+"""Marks p. fast_p is the share of problems whose best kernel is correct, with a speedup interval entirely above p."""
 CURVE_POINTS = 24
 """Number of intervals on the curve's time axis."""
 
 
 class Over(Struct, frozen=True):
-    """A best kernel compared with a baseline. ``ms`` is the baseline's time; None with ``failure`` as the reason.
+    """The comparison of a problem's best kernel with a baseline.
 
-    ``low`` to ``high`` is an interval around ``speedup``. Over eager, the interval is the verdict's 95% interval. Over
-    other baselines, it divides the 10th by the 90th percentile of the two times, and vice versa. ``uncertain``: the
-    speedup is uncertain.
+    ``ms`` is the baseline's time. If there is no time, ``failure`` says why. ``low`` to ``high`` is an interval around
+    ``speedup``. Over eager, the interval is the verdict's 95% interval. Over other baselines, ``low`` is the baseline's
+    10th percentile divided by the kernel's 90th. ``high`` is the baseline's 90th percentile divided by the kernel's
+    10th. ``uncertain`` is true if the speedup is uncertain.
     """
 
     ms: float | None = None
@@ -46,10 +47,11 @@ class Over(Struct, frozen=True):
 class BenchRow(Struct, frozen=True, kw_only=True):
     """A problem's figures. Times are in milliseconds.
 
-    ``over`` is keyed by baseline: ``eager``, ``compile`` and any other in the session. ``kernelbench`` is the status
-    under KernelBench's own rules ("" if not recorded), with ``kernelbench_speedup``. ``minutes`` is the engine time of
-    the problem's turns, or None without turns. ``dollars`` is None if a price is unknown. ``note`` says why there is no
-    correct kernel, or why the search of the problem ended.
+    ``over`` maps each baseline's name to the comparison with it: ``eager``, ``compile`` and any other in the session.
+    ``kernelbench`` is the status under KernelBench's own rules, or "" if the session has none. ``kernelbench_speedup``
+    is the speedup under the same rules. ``minutes`` is the engine time of the problem's turns. In a session without
+    turns, ``minutes`` is None. ``dollars`` is None if a price is unknown. ``note`` says why there is no correct kernel,
+    or why the search of the problem ended.
     """
 
     problem: str
@@ -79,8 +81,8 @@ class Total(Struct, frozen=True, kw_only=True):
 
     ``fast`` maps each mark p to the number of problems whose whole interval is above p; p = 0 counts correct kernels.
     ``geomean`` and ``median`` are over the ``compared`` problems: those with a correct kernel and a baseline time.
-    ``geomean_all`` counts every other problem as 1, as if PyTorch ran there. ``uncertain``: one of the speedups is
-    uncertain.
+    ``geomean_all`` counts every other problem as 1, as if PyTorch ran there. ``uncertain`` is true if one of the
+    speedups is uncertain.
     """
 
     fast: dict[str, int]
@@ -92,10 +94,10 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 class Point(Struct, frozen=True):
-    """The benchmark's progress when each problem has had ``minutes``.
+    """The benchmark's progress after ``minutes`` per problem.
 
-    ``geomean`` is over eager, with 1 for problems without a correct kernel. ``fast_1`` is the number of problems whose
-    whole interval is above 1.
+    ``geomean`` is the mean speedup over eager; problems without a correct kernel count as 1. ``fast_1`` is the number
+    of problems whose whole interval is above 1.
     """
 
     minutes: float
@@ -104,11 +106,12 @@ class Point(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A benchmark. ``created`` is in Unix seconds. ``minutes_per_problem`` is the config's; None without turns.
+    """A benchmark's results. ``created`` is in Unix seconds.
 
-    ``kernelbench`` sums up the best kernels over eager under KernelBench's own rules, which give no interval.
-    ``kernelbench_judged`` counts the best kernels judged under these rules. ``curve`` counts each problem's own
-    minutes; without turns, the session's minutes divided by the number of problems.
+    ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` sums up the
+    best kernels over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged`` counts the
+    best kernels judged under these rules. ``curve`` counts each problem's own minutes. In a session without turns, it
+    counts the session's minutes divided by the number of problems.
     """
 
     session: str
@@ -145,8 +148,8 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 class _Step(Struct, frozen=True):
     """A change of a problem's best kernel. ``speedup`` is 1 without a correct kernel.
 
-    ``problem_s`` and ``session_s`` give the time of the change, in seconds of the problem's own time and of the
-    session.
+    ``problem_s`` is the time of the change, in seconds of the problem's own time. ``session_s`` is the same time, in
+    seconds of the session's engine time.
     """
 
     problem: str
@@ -279,7 +282,7 @@ def _dollars(state: SessionState, problem: str) -> float | None:
 
 
 def _note(state: SessionState, problem: ProblemState) -> str:
-    """Say why there is no correct kernel, in full, or why the search of the problem ended."""
+    """Return why the problem has no correct kernel, or why the search of the problem ended."""
     if state.is_pruned(problem.id):
         return "pruned by the user"
     why = turn_end_words(state, problem.id, problem.turn_end) if problem.turn_end is not None else ""
@@ -292,7 +295,7 @@ def _note(state: SessionState, problem: ProblemState) -> str:
         return f"no proposer can write a kernel: {problem.cannot_write}"
     judged = [one.verdict for one in state.variants_of(problem.id) if one.verdict is not None and one.was_judged]
     if not judged:
-        return f"no kernel was judged: {ended or 'the turn of the problem has not come'}"
+        return f"no kernel was judged: {ended or 'the problem has not had its turn yet'}"
     counts = Counter(verdict.status for verdict in judged)
     last = {verdict.status: verdict.reason for verdict in judged}
     told = [f"{number} {status.replace('_', ' ')} ({last[status]})" for status, number in counts.most_common()]
@@ -340,7 +343,7 @@ def _kernelbench(rows: Sequence[BenchRow]) -> Total:
 def _total(
     correct: int, speedups: Sequence[float], lows: Sequence[float], count: int, *, uncertain: bool = False
 ) -> Total:
-    """Sum up ``speedups``. ``lows`` are the figures that must exceed a mark, and ``count`` the number of problems."""
+    """Sum up ``speedups``. ``lows`` are the figures that must exceed a mark. ``count`` is the number of problems."""
     fast = {f"{mark:g}": sum(low > mark for low in lows) for mark in MARKS if mark}
     return Total(
         fast={"0": correct, **fast},
@@ -353,7 +356,7 @@ def _total(
 
 
 def _curve(steps: Sequence[_Step], problems: Sequence[str], turns: bool) -> list[Point]:
-    """Return the benchmark's progress as a curve over the minutes of each problem."""
+    """Return the benchmark's progress as a curve over the minutes per problem."""
     if not steps or not problems:
         return []
     minutes = [(one.problem_s if turns else one.session_s / len(problems)) / 60 for one in steps]

@@ -12,19 +12,19 @@ from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
 NAMES = {"eager": "eager", "compile": "torch.compile"}
-"""Names of baselines in tables. Tables show any other baseline under its name in the session."""
+"""Baseline names for tables. Tables show any other baseline under its name in the session."""
 
 RULES = (
-    "fast_p is the share of all problems whose best kernel is correct and has its whole speedup interval above p; "
+    "fast_p is the share of all problems whose best kernel is correct, with a speedup interval entirely above p; "
     "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, the interval runs from (baseline p10 / kernel p90) to "
-    f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain."
+    f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} marks an uncertain speedup."
 )
 SOL_RULE = f"{ABOVE_SOL}."
 
 
 class Grid(Struct, frozen=True):
-    """A table of text. ``right`` are the names of the columns with figures."""
+    """A table of text. ``right`` names the columns with figures, which are aligned to the right."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -115,8 +115,9 @@ def with_interval(over: Over) -> str:
 
 
 def curve(report: Report) -> Grid:
-    """Return the curve over the minutes of each problem: the first and the last row, and rows with another figure than
-    the row before.
+    """Return the curve over the minutes per problem.
+
+    Between the first and the last row, the table omits rows that repeat the figures of the row above.
     """
     head = ("minutes per problem", "geomean over eager, failures = 1", "fast_1")
     rows = [(f"{at.minutes:.2f}", speedup(at.geomean), _share(at.fast_1, report.count)) for at in report.curve]

@@ -53,9 +53,9 @@ COMMANDS = {
 }
 """Each command's group, module and function under ``tui.cli``, in ``--help`` order."""
 ALIASES = {"continue": "unpause"}
-"""Earlier command names, which still work, but which ``--help`` does not list."""
+"""Earlier command names that still work. ``--help`` does not list them."""
 OTHER_NAMES = {"status": "sessions", "list": "sessions", "ls": "sessions", "ps": "sessions", "start": "run"}
-"""Names from other programs, with the command that does the same."""
+"""Command names that users may know from other programs, each with the equivalent command."""
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -108,7 +108,7 @@ class DefaultRun(click.Group):
 
 
 def _meant_by(word: str) -> str:
-    """Suggest what the user may have meant by a word that is no command."""
+    """Suggest what the user may have meant by a word that is not a command."""
     from difflib import get_close_matches
 
     from tui.cli.shared.common import sessions_root
@@ -138,7 +138,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with a code of ``engine.exit_codes``."""
+    """Run a command and exit with a code from ``engine.exit_codes``."""
     from tui.cli.shared.common import shown_errors
 
     # pydantic would look for plugins in every installed package, which takes as long as its own import.

@@ -1,4 +1,4 @@
-"""The change of the speedup from one kernel to another: from a parent to its kernel, or from round to round."""
+"""The change in speedup from one kernel to another: from a parent to its child, or from round to round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEGEND = (
 
 
 class Change(NamedTuple):
-    """A relative change of the speedup: 0.04 is four percent faster.
+    """A relative change in speedup: 0.04 is four percent faster.
 
     ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff did and one of the two
     speedups is uncertain.
@@ -32,16 +32,21 @@ class Change(NamedTuple):
 
 
 def change_words(change: Change | None) -> str:
-    """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; ``~+4.2%`` if uncertain; "" for None."""
+    """Format a change as ``+4.2%``, as ``r+4.2%`` if a runoff measured it, or as ``~+4.2%`` if it is uncertain.
+
+    Return "" for None.
+    """
     if change is None:
         return ""
     return marked(f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}", change.uncertain)
 
 
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
-    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both or, if runoffs scaled
-    the same verdict for both, by their comparable speedups. Otherwise, compare the two verdicts: a scaled figure and a
-    verdict come from different measurements.
+    """Return the change in speedup from ``before`` to ``variant``, or None if either has no speedup.
+
+    The newest runoff that timed both kernels decides. Without such a runoff, their comparable speedups decide if
+    runoffs scaled both from the same verdict. Otherwise, the two verdicts decide, because a scaled figure and a verdict
+    come from different measurements.
     """
     old, new = figures_of(state, before) if before is not None else None, figures_of(state, variant)
     if before is None or old is None or new is None or not old.speedup:
@@ -60,7 +65,7 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:
-    """Return the change from the kernel's parent, or None if either has no speedup."""
+    """Return the change from the kernel's parent to the kernel, or None if either has no speedup."""
     return change_from(state, state.variants.get(variant.parent or ""), variant)
 
 

@@ -12,11 +12,11 @@ Better = Literal["more", "less"]
 MOST = 4
 """Maximum number of columns. More columns would not fit into 80 characters."""
 NOTABLE = 1.1
-"""A row is highlighted if the ratio of its largest to its smallest figure reaches this value."""
+"""The monitor highlights a row if the ratio of its largest to its smallest figure reaches this value."""
 
 
 class Cell(Struct, frozen=True):
-    """One cell of a row. ``value`` is the cell's figure, and ``low`` to ``high`` the figure's interval, if known."""
+    """One cell of a row. ``value`` is the cell's figure. ``low`` to ``high`` is the figure's interval, if known."""
 
     text: str
     value: float | None = None
@@ -27,8 +27,8 @@ class Cell(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One row of a comparison, with a cell for each column.
 
-    ``better`` says whether larger or smaller figures lead, or is None if neither does. Figures within the ratio
-    ``margin`` count as equal. Long text wraps to at most ``fold`` lines.
+    ``better`` says whether larger or smaller figures lead. If it is None, the row has no leaders. Figures within the
+    ratio ``margin`` count as equal. Long text wraps to at most ``fold`` lines.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Row(Struct, frozen=True):
 
     @property
     def leaders(self) -> frozenset[int]:
-        """The columns with the best figure, including ties. Empty if all columns tie."""
+        """The columns with the best figure, including ties. The set is empty if all columns tie."""
         known = {place: cell.value for place, cell in enumerate(self.cells) if cell.value is not None}
         if self.better is None or len(known) < 2:
             return frozenset()
@@ -60,7 +60,10 @@ class Row(Struct, frozen=True):
 
     @property
     def spread(self) -> float | None:
-        """The row's largest figure divided by its smallest, or None if the row has no leaders."""
+        """The row's largest figure divided by its smallest.
+
+        It is None if ``better`` is None, or if the row has fewer than two figures or a figure that is not positive.
+        """
         figures = [cell.value for cell in self.cells if cell.value is not None]
         if self.better is None or len(figures) < 2 or min(figures) <= 0:
             return None

@@ -90,7 +90,10 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
 
 
 def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
-    """Say whether the machine changed between the verdicts: eager took longer next to one kernel than another."""
+    """Return a sentence if the machine changed between the verdicts.
+
+    The sign of such a change is that eager took longer next to one kernel than next to another.
+    """
     if len({one.problem for one in variants}) > 1:
         return []
     known = [(ms, one) for one in variants if one.speedup is not None and (ms := _eager_ms(one)) is not None]
@@ -114,7 +117,7 @@ def _eager_ms(variant: VariantState) -> float | None:
 
 
 def _runoff_of(state: SessionState, timed: Sequence[VariantState]) -> tuple[int, list[Standing]] | None:
-    """Return the newest runoff of all ``timed`` kernels: its round and the standings, fastest first."""
+    """Return the round and the standings, fastest first, of the newest runoff that timed all ``timed`` kernels."""
     names = {one.id for one in timed}
     problem = state.problems.get(timed[0].problem)
     for round_ in reversed(problem.rounds if problem is not None else []):
@@ -263,7 +266,7 @@ def _moments(variants: Sequence[VariantState]) -> tuple[Cell, ...]:
 
 
 def _place(state: SessionState, variant: VariantState) -> str | None:
-    """Return the kernel's place in its problem's last runoff, or None."""
+    """Return the kernel's place in its problem's last runoff, or None if that runoff did not time the kernel."""
     problem = state.problems.get(variant.problem)
     for standing in problem.standings if problem is not None else ():
         if standing.variant == variant.id:

@@ -16,7 +16,7 @@ from tui.view.session_figures import ProblemFigures, SessionFigures
 from tui.view.spend import money
 
 OWN = ("name",)
-"""Configuration keys that always differ between sessions, and are not compared."""
+"""Configuration keys that the comparison omits, because they always differ between sessions."""
 
 Saying = Callable[[ProblemFigures | None], Cell]
 
@@ -285,7 +285,7 @@ def _proposers(session: SessionFigures) -> str:
 
 
 def _dollars(session: SessionFigures) -> Cell:
-    """Return the cost of model calls. Calls of unknown price are listed, not counted as free."""
+    """Return the cost of model calls. The text lists calls of unknown price, instead of counting them as free."""
     if not session.calls:
         return words(None)
     more = [f"{session.unpriced} of unknown price"] if session.unpriced else []

@@ -13,7 +13,7 @@ from tui.text.sanitize import clean_line
 PIPE_WIDTH = 200
 """Width of tables in a pipe, in cells."""
 PIPE_LINE = 120
-"""Width in a pipe of lists with one line per entry, in cells, unless ``COLUMNS`` is set."""
+"""Width of lists with one line per entry in a pipe, in cells. ``COLUMNS`` overrides it."""
 
 
 class _Cleaned:
@@ -54,7 +54,7 @@ class CleanHook(RenderHook):
 def clean_console(width: int | None, *, err: bool = False) -> Console:
     """Return a console on standard output, or on standard error, without markup, emoji codes or highlighting.
 
-    ``width`` is in cells; None takes the terminal's.
+    ``width`` is in cells. None means the terminal's width.
     """
     console = Console(width=width, stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=False)
     console.push_render_hook(CleanHook())
@@ -62,8 +62,9 @@ def clean_console(width: int | None, *, err: bool = False) -> Console:
 
 
 def print_prose(out: Console, text: str, style: str = "", *, indent: int = 0) -> None:
-    """Print a paragraph. On a terminal, lines break between words, and a longer word stays whole. A pipe gets one
-    line. ``indent``: of all lines but the first.
+    """Print a paragraph. ``indent`` applies to all lines except the first.
+
+    On a terminal, lines break between words, and a longer word stays whole. A pipe gets one line.
     """
     if out.is_terminal or out.width < PIPE_WIDTH:
         text = fill(text, out.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

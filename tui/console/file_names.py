@@ -1,7 +1,7 @@
 """Put the name of the user's kernel file into compiler and runner messages.
 
-Every kernel is compiled and run under the same name, such as ``kernel.cpp``, so that equal sources share a cached
-build.
+kernel-tui compiles and runs every kernel under the same name, such as ``kernel.cpp``, so that equal sources share a
+cached build.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from engine.proposers.coverage import Writer
 
 _MOST_WEIGHTS = 4
-"""Weights that the list of problems names, at most. Of a larger model, the list shows the number of weights."""
+"""Maximum number of weights listed per problem. For a larger model, the list shows only the number of weights."""
 _MOST_BESTS = 4
-"""Best speedups that the list of sessions names per session, at most. ``sessions --json`` lists all of them."""
+"""Maximum number of best speedups listed per session. ``sessions --json`` lists all of them."""
 _LEAST_TENSORS = 60
-"""Minimum width of the column of tensors, in cells. With less space, the problems are listed as paragraphs."""
+"""Minimum width of the column of tensors, in cells. With less space, each problem becomes a paragraph."""
 
 
 def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writer]]) -> None:
@@ -61,13 +61,15 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     else:
         out.print(table)
     if lacking:
-        print_prose(out, "written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)")
-        for line in add_a_table().splitlines():  # Its TOML is to be pasted.
+        print_prose(
+            out, "written by none: the search waits until you seed a kernel (the a key, or kernel-tui seed-kernel)"
+        )
+        for line in add_a_table().splitlines():  # Users paste this TOML, so it must not wrap.
             out.print(Text(line), soft_wrap=True)
 
 
 def _weights(row: ProblemRow) -> tuple[str, ...]:
-    """Return the weights or, of a large model, only their number. ``problems --json`` lists all of them."""
+    """Return the weights or, for a large model, only their number. ``problems --json`` lists all of them."""
     return row.weights if len(row.weights) <= _MOST_WEIGHTS else (f"{len(row.weights)} weights",)
 
 

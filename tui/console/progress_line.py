@@ -1,6 +1,6 @@
 """Show a command's progress on one line of standard error.
 
-The line is drawn only on a terminal. Waits for a device are always reported.
+The line appears only on a terminal. The command always reports waits for a device.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Working:
 
 @contextlib.contextmanager
 def working(first: str, *, quiet: bool = False) -> Iterator[Working]:
-    """Yield progress output that starts with ``first``. The progress line disappears at the end.
+    """Yield an object that shows progress, starting with ``first``. The progress line disappears at the end.
 
-    Without a terminal, or with ``quiet``, only notes are printed.
+    Without a terminal, or with ``quiet``, the object prints only notes.
     """
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if quiet or not on_terminal:

@@ -62,7 +62,7 @@ def show_session(state: SessionState, results: Results, head: str, argument: str
 
 
 def _print_models(state: SessionState) -> None:
-    """Print each called model's tokens and dollars."""
+    """Print the calls, tokens and dollars of each model."""
     spends = state.spending.model
     if not spends:
         return

@@ -66,7 +66,7 @@ _PROSE = ("", "config", "idea", "inputs", "note", _NOTE_OR_IDEA, "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
 _SOL = "% SOL"
 VISIBLE = 0.01
-"""Relative difference between a speedup and the quotient of its row's times that readers notice."""
+"""Smallest relative difference that readers notice between a speedup and the quotient of the times in its row."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results with such a difference."""
 EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
@@ -74,7 +74,7 @@ EARLIER = "first ms below best ms: timed under different load, so only runoffs c
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 _DROPPED_OF_KERNELS = ("age", "device", "language", "95%", _NOTE_OR_IDEA)
-"""Columns of the list of kernels that a narrow terminal drops, in this order."""
+"""Kernel-list columns that a narrow terminal drops, in this order."""
 _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
@@ -82,7 +82,8 @@ _LEAST_PROSE = 24
 def console(*, err: bool = False, one_line_each: bool = False) -> Console:
     """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors.
 
-    ``one_line_each``: for a list with one line per entry. A pipe's width is then ``COLUMNS``, or 120 cells without it.
+    ``one_line_each`` is for a list with one line per entry. In a pipe, such a list is ``COLUMNS`` cells wide, or 120
+    cells if ``COLUMNS`` is not set.
     """
     width = shutil.get_terminal_size((PIPE_LINE, 24)).columns if one_line_each else PIPE_WIDTH
     stream = sys.stderr if err else sys.stdout
@@ -113,7 +114,7 @@ def drop_columns(out: Console, table: Table, names: Sequence[str]) -> Table:
 
 
 def _least_width(table: Table) -> int:
-    """Return the width in cells at which the table is readable. A column that wraps needs ``_LEAST_PROSE``."""
+    """Return the width in cells at which the table is readable. A wrapping column needs at most ``_LEAST_PROSE``."""
     widest = (
         (column.no_wrap, max(cell_len(str(cell)) for cell in (column.header, *column.cells)))
         for column in table.columns
@@ -160,7 +161,7 @@ def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
 
 
 def _is_off(row: ResultRow) -> bool:
-    """Whether eager's time / the best time visibly differs from the speedup."""
+    """Return whether eager's time divided by the best time visibly differs from the speedup."""
     known = row.eager_ms and row.best_ms and row.speedup
     return bool(known) and abs((row.eager_ms or 0.0) / (row.best_ms or 1.0) / (row.speedup or 1.0) - 1) > VISIBLE
 
@@ -325,7 +326,7 @@ def print_profile(launches: Sequence[KernelProfile]) -> None:
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     """Print one line per saved kernel, with a tolerance column if tolerances differ.
 
-    The line ends with the kernel's note or, if it has none, with its idea, cut at the console's width.
+    Each line ends with the kernel's note, or with its idea if there is no note. The console's width limits this text.
     """
     out = console(one_line_each=True)
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
@@ -405,7 +406,7 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
 
 
 def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:
-    """Return a verdict's evidence as labels and values, without its checks and logs."""
+    """Return a verdict's evidence as labels and values, without the checks and logs."""
     facts = []
     if verdict.device:
         facts.append(("device", f"{verdict.device} of {verdict.host}" if verdict.host else verdict.device))

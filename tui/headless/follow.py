@@ -33,7 +33,7 @@ LIVENESS_S = 0.5
 
 
 class View(Protocol):
-    """How a headless search prints its progress. ``recorded`` is called after ``state`` has applied the event."""
+    """How a headless search prints its progress. ``state`` has already applied the event that ``recorded`` gets."""
 
     def recorded(self, one: Recorded, state: SessionState) -> None: ...
 
@@ -48,7 +48,7 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
     """Show the search until its engine ends, and return the exit code. Raises SessionError.
 
     If ``stops_on_interrupt``, the first Ctrl-C or SIGTERM asks the engine to stop, and the second detaches. If not, the
-    first Ctrl-C or SIGTERM detaches. Events up to ``skip_seq`` are applied but not shown.
+    first Ctrl-C or SIGTERM detaches. The function applies events up to ``skip_seq`` without showing them.
     """
     state = SessionState()
     with SessionReader(paths) as reader, _interrupts() as interrupts:

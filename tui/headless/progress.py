@@ -41,7 +41,7 @@ _SAID = (
 )
 REDRAW_S = 0.25
 DONE_ROWS = 10
-"""Maximum number of rows for problems that had their turn. In a session with turns, waiting problems have no row."""
+"""Maximum number of rows for problems whose turn has ended. In a session with turns, waiting problems have no row."""
 
 
 class LiveTable:
@@ -110,7 +110,7 @@ class LiveTable:
 
 
 def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
-    """Return whether a verdict's line scrolls above the table: a new best kernel, or a repeated verdict."""
+    """Return whether the line scrolls above the table: only new best kernels and repeated verdicts do."""
     if not isinstance(event, ev.VerdictGiven):
         return False
     return f", {BEST_SO_FAR}" in line or (not event.why and bool(state.variants[event.variant].earlier))

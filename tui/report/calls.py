@@ -21,8 +21,9 @@ MAX_TEXT = 2_600_000
 
 
 class CallRow(Struct, frozen=True):
-    """A call. ``system`` is the number of the call's system prompt. ``left_out`` counts the characters that the report
-    lacks.
+    """A call. ``system`` is the number of the call's system prompt.
+
+    ``left_out`` counts the characters of the call that the report omits.
     """
 
     id: str
@@ -45,7 +46,7 @@ class ProblemCalls(Struct, frozen=True):
 
 
 class CallTexts(Struct, frozen=True):
-    """All calls by problem. ``systems`` are the different system prompts; ``left_out`` counts calls without text."""
+    """All calls by problem. ``systems`` holds the distinct system prompts. ``left_out`` counts calls without text."""
 
     problems: tuple[ProblemCalls, ...]
     systems: tuple[Markup, ...]
@@ -88,7 +89,7 @@ def _best_first(calls: Iterable[CallState], best: set[str]) -> list[CallState]:
 
 
 class _Texts:
-    """Read texts until the report is full. ``systems`` collects the different system prompts."""
+    """Read texts until the report is full. ``systems`` collects the distinct system prompts."""
 
     def __init__(self, text: Callable[[str], str], most: int) -> None:
         self._text = text
@@ -116,7 +117,10 @@ class _Texts:
 
 
 def _parts(recorded: str) -> tuple[str, str]:
-    """Return a recorded prompt's system prompt and prompt. An undecodable prompt is shown as recorded."""
+    """Return the system prompt and the user prompt of a recorded prompt.
+
+    If the text cannot be decoded, return it unchanged as the user prompt.
+    """
     try:
         prompt = Prompt.decode(recorded)
     except msgspec.MsgspecError:

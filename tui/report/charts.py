@@ -1,4 +1,4 @@
-"""The report's charts, drawn by Matplotlib: speedup over time and over verdicts, verdicts by round, spending."""
+"""The report's charts, drawn by Matplotlib: speedup over time and over verdicts, verdicts by round, and spending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN = 10.6
-"""Width of a figure. The page scales the figure to the width of its text."""
+"""Width of a figure. The page scales the figure to the width of the page's text."""
 FONT_PT = 9.5
 LOG_FROM = 6.0
 """The axis is logarithmic if the largest speedup is at least this many times the smallest."""
@@ -67,11 +67,11 @@ def problem_chart(
 
     Args:
         name: Prefix of the ids in the SVG.
-        label: The chart in words.
+        label: A description of the chart, for screen readers.
         trajectory: The problem's verdicts and new bests.
         rounds: The problem's verdicts by round.
         seconds: The session's search time.
-        over_eager: Speedup of torch.compile over eager, or None if it was not timed.
+        over_eager: Speedup of torch.compile over eager, or None if torch.compile was not timed.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -161,7 +161,10 @@ def _speedups(axes: Axes, trajectory: Trajectory, xs: list[float], bests: list[f
 
 
 def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None:
-    """Choose the speedup axis, which includes torch.compile, and eager unless all speedups are much higher."""
+    """Choose the range of the speedup axis.
+
+    The range includes torch.compile. It also includes eager, unless all speedups are much higher.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     shown = [one.speedup for one in (*trajectory.timed, *trajectory.bests) if one.speedup > 0]
@@ -228,7 +231,7 @@ def _unit_of_time(seconds: float) -> tuple[str, float]:
 
 
 def _settings(name: str) -> Any:
-    """Return Matplotlib settings that keep text as text, and give equal files for equal data."""
+    """Return Matplotlib settings that store text as text and produce equal files from equal data."""
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": name,

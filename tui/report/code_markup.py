@@ -1,4 +1,4 @@
-"""Sources, diffs and other long texts as HTML. Every text is escaped here."""
+"""Sources, diffs and other long texts as HTML. The functions escape every text."""
 
 from __future__ import annotations
 

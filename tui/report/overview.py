@@ -24,11 +24,11 @@ from tui.view.spend import count, money
 _SOL = "%_SOL"
 HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", _SOL,
         "correct")  # fmt: skip
-"""Columns of the results, after the problem. ``_`` is a space at which the name must not wrap."""
+"""Columns of the results table, after the problem column. ``_`` is a space at which the name must not wrap."""
 
 
 class ResultLine(Struct, frozen=True):
-    """A problem's row in the table of results. ``cells`` are its values under ``HEAD``, or empty with a ``remark``."""
+    """A problem's row in the results table. ``cells`` are the values under ``HEAD``. A ``remark`` replaces them."""
 
     problem: str
     cells: tuple[str, ...] = ()
@@ -36,9 +36,9 @@ class ResultLine(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """The summary, as words. ``facts`` are labels and values; ``models`` are rows of calls, tokens and dollars.
+    """The summary as text. ``facts`` are labels and values. ``models`` are rows of calls, tokens and dollars.
 
-    ``captions`` explain the table; ``notes`` are problems with remarks on their best kernels.
+    ``captions`` explain the table. ``notes`` are problems with remarks on their best kernels.
     """
 
     name: str
@@ -72,7 +72,7 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
 
 
 def moment(seconds: float) -> str:
-    """Format Unix seconds as ``2026-05-28 20:26 UTC``, or ``unknown`` if no calendar has the date."""
+    """Format Unix seconds as ``2026-05-28 20:26 UTC``, or ``unknown`` if the date is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):
@@ -139,7 +139,7 @@ def _cost(state: SessionState) -> str:
 
 
 def _models(state: SessionState) -> list[tuple[str, ...]]:
-    """Return each called model's calls, tokens, dollars and unconfirmed cost, as ``show`` prints them."""
+    """Return each model's calls, tokens, dollars and unconfirmed cost, as ``show`` prints them."""
     spends = state.spending.model
     return [
         (

@@ -39,7 +39,10 @@ from tui.view.results import Results
 
 
 class Section(Struct, frozen=True):
-    """A problem's section. ``anchor`` is the section's id in the page. ``falls``: the best speedup fell once."""
+    """A problem's section of the page.
+
+    ``anchor`` is the section's id in the page. ``falls`` is true if the best speedup fell at least once.
+    """
 
     problem: str
     anchor: str
@@ -65,7 +68,7 @@ def report_page(
         state: The session's state.
         history: How the session reached that state.
         results: The figures for the table.
-        ended: How the search ended, in words.
+        ended: A text that says how the search ended.
         argument: The session's name on the command line.
 
     Raises:

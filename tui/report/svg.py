@@ -1,7 +1,7 @@
-"""Turn a figure of Matplotlib into an inline SVG that takes its colors and font from the page.
+"""Turn a Matplotlib figure into an inline SVG that takes its colors and font from the page.
 
-Matplotlib writes fixed colors and ``style`` attributes. Here, each color of ``INKS`` becomes a CSS variable, and styles
-become attributes, because the page's Content-Security-Policy forbids inline styles.
+Matplotlib writes fixed colors and ``style`` attributes. This module turns each color of ``INKS`` into a CSS variable.
+It turns styles into attributes, because the page's Content-Security-Policy forbids inline styles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     Args:
         figure: A figure whose colors are all in ``INKS``.
         name: Prefix of the ids in the SVG. The prefix must be unique in the page.
-        label: The chart in words, for screen readers.
+        label: A description of the chart, for screen readers.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)

@@ -39,7 +39,10 @@ class KernelRow(Struct, frozen=True):
 
 
 class IdeaRows(Struct, frozen=True):
-    """An idea with its kernels. ``begin`` is the idea's first line; ``text`` is the idea, if it is longer."""
+    """An idea with its kernels. ``begin`` is the start of the idea, in one line.
+
+    ``text`` is the whole idea, or "" if ``begin`` shows all of it.
+    """
 
     id: str
     begin: str

@@ -17,7 +17,8 @@ CONTEXT = 3
 class Changes(Struct, frozen=True):
     """A diff. ``lines`` begin with ``+``, ``-``, ``@`` or a space.
 
-    ``cut``: only the first ``MAX_LINES`` lines were compared. ``hidden``: the sources differ, but not in these lines.
+    ``cut`` is true if the diff covers only the first ``MAX_LINES`` lines. ``hidden`` is true if the sources differ, but
+    not in these lines.
     """
 
     lines: tuple[str, ...]
@@ -34,7 +35,7 @@ class Changes(Struct, frozen=True):
 
 
 def changes_between(old: str, new: str) -> Changes:
-    """Compare the first ``MAX_LINES`` lines of two sources, made safe to show."""
+    """Compare the first ``MAX_LINES`` lines of two sources. The resulting lines are safe to show."""
     before, after = (clean_lines(text, most=MAX_LINES) for text in (old, new))
     cut = any(len(lines) > MAX_LINES for lines in (before, after))
     del before[MAX_LINES:], after[MAX_LINES:]

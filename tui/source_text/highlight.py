@@ -1,4 +1,4 @@
-"""Split source text into spans by syntax. The Pygments lexers load when the first kernel is shown."""
+"""Split source text into spans by syntax. The Pygments lexers load on first use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
 MAX_HIGHLIGHTED = 50_000
-"""Maximum number of characters colored, which takes half a second. Later text stays plain."""
+"""Maximum number of colored characters. Coloring this many takes half a second. Later text stays plain."""
 
 Spans = tuple[tuple[tuple[str, str], ...], ...]
-"""For each line, its (text, style) pairs. A style is a field of ``tui.monitor.theme.palette.Palette``."""
+"""The (text, style) pairs of each line. A style is a field of ``tui.monitor.theme.palette.Palette``."""
 
 
 @lru_cache(maxsize=64)

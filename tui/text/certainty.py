@@ -12,13 +12,13 @@ from tui.text.format import milliseconds
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:
-    """Format a kernel's comparable speedup (``engine.session.state.comparable``); ``-`` if missing."""
+    """Format a kernel's comparable speedup (``engine.session.state.comparable``), or return ``-`` if there is none."""
     figures = figures_of(state, variant) if variant is not None else None
     return marked(speedup(figures.speedup), figures.uncertain) if figures is not None else speedup(None)
 
 
 def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
-    """Format a kernel's comparable time in milliseconds; ``-`` if missing."""
+    """Format a kernel's comparable time in milliseconds, or return ``-`` if there is none."""
     figures = figures_of(state, variant) if variant is not None else None
     return milliseconds((figures.ms or None) if figures is not None else None)
 
@@ -41,7 +41,7 @@ def correction_words(state: SessionState, round_: RoundState) -> str:
 def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
     """Format the speedup over ``torch.compile``, or return None if torch.compile has not been timed.
 
-    The speedup is marked as uncertain if the baseline's or the kernel's time is.
+    The result has an uncertainty mark if the baseline's or the kernel's time is uncertain.
     """
     ahead = over_compile(problem, variant.verdict)
     return marked(speedup(ahead), over_compile_is_uncertain(problem, variant)) if ahead is not None else None
@@ -56,7 +56,7 @@ def over_compile_is_uncertain(problem: ProblemState, variant: VariantState) -> b
 
 
 def interval_words(verdict: Verdict | None) -> str:
-    """Format the 95% interval, ``[1.35, 1.64]``, or "" if it is unknown."""
+    """Format the 95% interval as ``[1.35, 1.64]``, or return "" if it is unknown."""
     if verdict is None or verdict.speedup_low is None or verdict.speedup_high is None:
         return ""
     low, high = (speedup(end).removesuffix("x") for end in (verdict.speedup_low, verdict.speedup_high))

@@ -33,7 +33,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def change(value: float | None) -> str:
-    """Format a relative change as ``+4.2%`` or ``-31%``, and ``x12`` for tenfold or more."""
+    """Format a relative change as ``+4.2%`` or ``-31%``, or as ``x12`` for tenfold or more."""
     if value is None:
         return ""
     if value >= 9:
@@ -54,7 +54,10 @@ def age(seconds: float) -> str:
 
 
 def moment(at: float, now: float) -> str:
-    """Format a time of the last day as ``14:03:07``, and an earlier time with its date. Both are in Unix seconds."""
+    """Format a time of the last day as ``14:03:07``, and an earlier time with its date.
+
+    ``at`` and ``now`` are in Unix seconds.
+    """
     return time.strftime("%H:%M:%S" if now - at < 86400 else "%Y-%m-%d %H:%M", time.localtime(at))
 
 
@@ -91,7 +94,7 @@ def sparkline(
 ) -> str:
     """Draw the last ``width`` values as a bar chart from ``bottom`` to ``top`` (default: the maximum value).
 
-    The value 0 means missing.
+    The value 0 stands for a missing value.
     """
     marks = SPARKS_ASCII if ascii_only else SPARKS
     shown = values[-width:] if width > 0 else []
@@ -124,7 +127,7 @@ def fit(text: str, width: int) -> str:
 def fit_apart(names: Sequence[str], width: int) -> list[str]:
     """Cut names to ``width`` terminal cells so that they stay different.
 
-    A cut name that starts like another name loses this start: ``…_shifted`` beside ``layernorm``.
+    A cut name loses the start that it shares with another name: ``…_shifted`` beside ``layernorm``.
     """
     shown = []
     for place, name in enumerate(names):
@@ -139,7 +142,7 @@ def fit_apart(names: Sequence[str], width: int) -> list[str]:
 
 
 def _shared_start(first: str, second: str) -> int:
-    """Return the number of characters with which both texts start."""
+    """Return the length of the start that both texts share."""
     differing = (place for place, pair in enumerate(zip(first, second, strict=False)) if len({*pair}) > 1)
     return next(differing, min(len(first), len(second)))
 

@@ -56,8 +56,10 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
 
 
 def stage_words(state: SessionState, variant: VariantState) -> str:
-    """Return the stage of a kernel without a verdict, such as ``building``, ``not queued``, ``not judged`` if left
-    over, or ``interrupted`` if the engine ended during its evaluation.
+    """Return the stage of a kernel without a verdict, such as ``building`` or ``not queued``.
+
+    A kernel that is left over is ``not judged``. If the engine ended during the evaluation, the kernel is
+    ``interrupted``.
     """
     if state.is_left_over(variant):
         return "not judged"

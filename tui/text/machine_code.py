@@ -58,7 +58,7 @@ def occupancies(
     """Yield the occupancy of each launch whose block size is a literal, or of common block sizes.
 
     If the figures leave out dynamic shared memory, a last line says so. ``threads`` and ``dynamic_shared`` (bytes)
-    override the source.
+    override the source's values.
     """
     written = launch_shapes(source)
     shapes = [(one.threads, dynamic_shared or one.dynamic_shared_bytes or 0) for one in written]

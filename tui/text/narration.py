@@ -50,7 +50,7 @@ def devices_in_words(devices: Sequence[DeviceFact]) -> str:
 def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
     """Describe ``event``, or return None if it needs no line.
 
-    ``state`` has applied the event already. ``best`` remembers the best kernel reported for each problem.
+    ``state`` has already applied the event. ``best`` remembers the best kernel reported for each problem.
     """
     match event:
         case ev.EngineStarted():
@@ -104,7 +104,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
 
 
 def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
-    """Describe the start or end of a turn, with the number of problems that had their turn."""
+    """Describe the start or end of a turn, with the number of problems that have had their turn."""
     phases = list(state.phases().values())
     done = f"{phases.count('done')} of {len(phases)} problems done"
     if isinstance(event, ev.TurnStarted):
@@ -136,9 +136,10 @@ def _baseline(event: ev.BaselineMeasured) -> str:
 
 
 def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | None) -> str:
-    """Name a runoff's fastest kernel and, if another kernel was or is the best, the best kernel with the reason.
+    """Name a runoff's fastest kernel.
 
-    ``before`` is the best kernel before the runoff, and ``state`` has applied the event.
+    If another kernel was or is the best, also name the best kernel and the reason. ``before`` is the best kernel before
+    the runoff. ``state`` has already applied the event.
     """
     fastest = event.standings[0].variant
     words = f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {fastest}"
@@ -152,10 +153,10 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
 
 
 def judged_again_words(variant: VariantState) -> str:
-    """Format a repeated verdict: ``judged again: 2.10x, before 2.31x``. Return "" if it replaced no verdict."""
+    """Format a repeated verdict: ``judged again: 2.10x, was 2.31x``. Return "" if it replaced no verdict."""
     if not variant.earlier or variant.verdict is None:
         return ""
-    return f"judged again: {_outcome(variant.verdict)}, before {_outcome(variant.earlier[-1])}"
+    return f"judged again: {_outcome(variant.verdict)}, was {_outcome(variant.earlier[-1])}"
 
 
 def overtaken_words(former: VariantState | None, best: VariantState) -> str:
@@ -168,7 +169,7 @@ def overtaken_words(former: VariantState | None, best: VariantState) -> str:
     highest = max((one for one in former.earlier if one.correct), key=lambda one: one.speedup or 0.0, default=None)
     if highest is None or (highest.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
-    return f"{former.id} was judged again: {_outcome(former.verdict)}, before {_outcome(highest)}"
+    return f"{former.id} was judged again: {_outcome(former.verdict)}, was {_outcome(highest)}"
 
 
 def _outcome(verdict: Verdict) -> str:
@@ -201,7 +202,7 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
     before, now_best = best.get(variant.problem), state.problems[variant.problem].best
     best[variant.problem] = now_best
-    again = f", before {_outcome(variant.earlier[-1])}" if variant.earlier else ""
+    again = f", was {_outcome(variant.earlier[-1])}" if variant.earlier else ""
     record = _low_end(state, variant, now_best)
     if now_best == variant.id != before:
         overtaken = overtaken_words(state.variants.get(before or ""), variant)

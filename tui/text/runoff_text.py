@@ -13,7 +13,7 @@ from tui.text.certainty import comparable_ms, comparable_words, interval_words
 NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
 TIED_BUT_UNCERTAIN = "tied, but uncertain"
-"""Remark on the first kernel of a runoff that yields to a tied kernel with a certain speedup."""
+"""Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's speedup is uncertain."""
 
 NO_CHANGE = fmt.change(0.0).lstrip("+-")
 """A change that rounds to zero."""
@@ -31,9 +31,9 @@ def place_in_runoff(standing: Standing) -> str:
 
 
 def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> float | None:
-    """Return by how much ``variant`` is faster than ``before`` in the newest runoff of both, or None without one.
+    """Return how much faster ``variant`` was than ``before`` in the newest runoff that timed both.
 
-    0.04 is four percent faster.
+    0.04 is four percent faster. Without such a runoff, return None.
     """
     for round_ in reversed(problem.rounds):
         timed = {one.variant: one.ratio for one in round_.standings}
@@ -49,7 +49,7 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
         return "won the runoff"
     faster = faster_side_by_side(problem, former.id, best.id)
     if faster is None:
-        return f"won the runoff, without {former.id}"
+        return f"won a runoff that did not time {former.id}"
     amount = fmt.change(faster).lstrip("+-")
     how = f"{amount} {'faster' if faster >= 0 else 'slower'} than" if amount != NO_CHANGE else "as fast as"
     words = f"{how} {former.id} side by side"
@@ -110,8 +110,9 @@ def last_runoff(problem: ProblemState, variant: VariantState) -> str:
 
 
 def scaled_words(state: SessionState, variant: VariantState) -> str:
-    """Format the figures that a runoff gives a kernel in tables: ``6.84x, 1.55 ms: v28's verdict, scaled by their
-    runoff``. Return "" if the kernel's own verdict counts.
+    """Format a kernel's figures in tables if a runoff scaled them. Return "" if the kernel's own verdict counts.
+
+    Example: ``6.84x, 1.55 ms: v28's verdict, scaled by the time in a runoff``.
     """
     figures = figures_of(state, variant)
     if figures is None or not figures.scaled:
@@ -156,7 +157,7 @@ def why_first_is_not_best(state: SessionState, variant: VariantState) -> str:
 
 
 def decided_after(problem: ProblemState, variant: VariantState) -> int | None:
-    """Return the newest round that selected or dropped ``variant`` at its end."""
+    """Return the number of the newest round that ended by selecting or dropping ``variant``."""
     for round_ in reversed(problem.rounds):
         if any(one.variant == variant.id for one in (*round_.selected, *round_.dropped)):
             return round_.number

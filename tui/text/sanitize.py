@@ -1,7 +1,7 @@
 """Make text from models, compilers and kernels safe for a terminal.
 
 Visible characters replace control characters, escape sequences, bidirectional overrides, lone surrogates and invalid
-UTF-8. Long lines are cut. The result contains nothing that a terminal would interpret.
+UTF-8. The functions cut long lines. The result contains nothing that a terminal would interpret.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def clean_line(text: str, limit: int = MAX_LINE) -> str:
 def clean_lines(text: str | bytes, *, most: int = MAX_LINES, whole: str = "") -> list[str]:
     """Return the first ``most`` lines of ``text``, each safe to show.
 
-    If lines are left out, the last line says how many, followed by ``whole``, which says where to find the full text.
+    If lines are left out, the last line says how many. It ends with ``whole``, which says where to find the full text.
     """
     if isinstance(text, bytes):
         text = text[: MAX_TEXT * 4].decode("utf-8", "replace")

@@ -47,7 +47,10 @@ class Line(NamedTuple):
 
 
 def engine_died(at: float, pid: int) -> Line:
-    """Return the line for an engine that ended without a last event. ``at``: its last sign of life, in Unix seconds."""
+    """Return the line for an engine that ended without a last event.
+
+    ``at`` is the time of the engine's last sign of life, in Unix seconds.
+    """
     return Line(at, "error", f"the engine died (pid {pid})")
 
 
@@ -166,7 +169,7 @@ class Story(Struct):
 
     @staticmethod
     def _touched(state: SessionState, event: ev.AnyEvent) -> list[str]:
-        """Return the problems whose best kernels ``event``, one of ``_MOVING``, may have changed."""
+        """Return the problems whose best kernel may have changed because of ``event``, which is one of ``_MOVING``."""
         if isinstance(event, ev.VerdictGiven):
             variant = state.variants.get(event.variant)
             return [variant.problem] if variant is not None else []
@@ -302,7 +305,7 @@ def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, 
 def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | None:
     """Report a repeated verdict, or the verdict on a kernel that the user wrote. A new best kernel gets its own line.
 
-    If the engine repeated the evaluation by itself, its own log line gives the reason.
+    If the engine repeated the evaluation by itself, the engine's own log line gives the reason.
     """
     variant = state.variants.get(event.variant)
     if variant is not None and not event.why and (again := judged_again_words(variant)):

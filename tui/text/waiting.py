@@ -61,7 +61,7 @@ class WaitLines(Struct):
     _said_at: float = 0.0
 
     def line_of(self, recorded: Recorded) -> str | None:
-        """Return the line about waits that ended with ``recorded``, or None."""
+        """Return the line about waits that ended with ``recorded``, or None if no line is due."""
         event: AnyEvent = recorded.event
         if isinstance(event, EngineStarted):  # the previous engine may have died during a wait
             self._waiting.clear()

@@ -1,7 +1,7 @@
 """Serve the monitor of a session to browsers. Each page runs its own monitor (``tui.web.viewer``).
 
 textual-serve carries the terminal over a websocket. This module adds protection on a shared machine. The server listens
-on 127.0.0.1 only, each request needs a token, and a page of another site cannot open the websocket.
+on 127.0.0.1 only, and each request needs a token. A page of another site cannot open the websocket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine.system.python_process import python_command
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NO_TOKEN = "This page needs its token. Open the address that kernel-tui serve printed.\n"
+_NO_TOKEN = "This page needs a token. Open the address that kernel-tui serve printed.\n"
 _OTHER_SITE = "Only the page of this server may open the monitor.\n"
 _SHUTDOWN_S = 2.0
 
@@ -40,7 +40,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
         paths: The session.
         writable: Whether viewers may steer the search.
         public_url: The address that browsers use, if a proxy stands before the server.
-        token: The secret in the address; a new secret by default.
+        token: The secret in the address. By default, the server creates a new secret.
     """
 
     def __init__(

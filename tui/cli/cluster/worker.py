@@ -25,7 +25,7 @@ from tui.console.echo import echo
 def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:
     """Let this host judge kernels for searches on other hosts.
 
-    Starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs the compiler.
+    Starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs a compiler.
     Workers may join and leave while a search runs. Ctrl-C leaves.
     """
     from pydantic_core import PydanticCustomError

@@ -40,7 +40,7 @@ def compare(
 ) -> None:
     """Judge two kernels, then time them side by side.
 
-    FIRST and SECOND are .cpp, .cu or .py files. Each kernel is judged as in a search, with one timing process. The
+    FIRST and SECOND are .cpp, .cu or .py files. By default, each kernel gets one timing process, as in a search. The
     side-by-side times decide which kernel is faster.
 
     Exit code 8: at least one kernel is not correct, or does not compile.

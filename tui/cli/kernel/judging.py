@@ -35,7 +35,10 @@ QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a searc
 
 
 def evaluation_config(config_path: Path | None, device: str | None, *kernels: Path) -> EvaluationConfig:
-    """Return the settings of ``config_path``. By default, those of the session whose ``best/`` contains a kernel."""
+    """Return the evaluation settings of ``config_path``, with ``device`` if given.
+
+    Without ``config_path``, the settings come from the session whose ``best/`` contains a kernel.
+    """
     from engine.config.evaluation_table import EvaluationConfig
 
     config = EvaluationConfig()
@@ -186,7 +189,10 @@ async def judge_kernels(
 async def _build(
     evaluator: LocalEvaluator, problem: ProblemSpec, header: str, kernels: dict[str, tuple[Language, str]]
 ) -> dict[str, BuildReport] | None:
-    """Build all kernels. Return a report for each, or None if only their evaluation can tell whether they build."""
+    """Build all kernels, and return a report for each.
+
+    If a compiler is missing or a build raises OSError, return None: then the evaluation reports the problem.
+    """
     import asyncio
 
     from engine.evaluation.build.compilers import NoCompiler
@@ -199,7 +205,7 @@ async def _build(
 
 
 def _with_first_build(verdict: Verdict, first: BuildReport) -> Verdict:
-    """Return the verdict with the report of the kernel's first build, which its evaluation found in the cache."""
+    """Return the verdict. If its build came from the cache, replace the build report with that of the first build."""
     from msgspec.structs import replace
 
     if verdict.build is None or not verdict.build.cached:

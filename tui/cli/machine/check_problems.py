@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from engine.problem.spec import ProblemSpec
 
 OPEN_S = 120.0
-"""Time limit for opening a problem. Each verdict takes about as long as opening."""
+"""Time limit for opening a problem. Each verdict takes about as long as opening the problem."""
 
 
 async def checked(files: Sequence[ProblemFile]) -> list[tuple[ProblemRow, ProblemSpec | ProblemFailure]]:
     """Open each problem, and return its catalog row and its inspection result.
 
-    The row's remark contains eager's time, or why the problem did not open.
+    The row's remark contains eager's time, or the reason why the problem did not open.
 
     Raises ``Failure`` if this machine cannot evaluate kernels.
     """

@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from engine.session.store import SessionPaths, SessionReader
 
 DEFAULT_ARCH = "sm_90a"
-"""Default GPU architecture of a kernel file."""
+"""GPU architecture if neither ``--arch`` nor the session names one."""
 
 
 class Chosen(Struct, frozen=True):
-    """A kernel to export, with its origin in one line. ``arch`` is its GPU architecture, ``judged_ms`` its time."""
+    """A kernel to export.
+
+    ``about`` is a line about the kernel's origin. ``arch`` is a GPU architecture. ``judged_ms`` is the kernel's time.
+    """
 
     problem: ProblemSpec
     language: Language
@@ -206,8 +209,8 @@ def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]
     with working("packing the session"):
         copy = pack_session(paths, target, relative_to)
     before, after = (one.database if one.database.exists() else one.packed for one in (paths, copy))
-    echo(f"wrote {target}: {after.name} has {size(after.stat().st_size)}, "
-         f"{before.name} of {paths.name} {size(before.stat().st_size)}", err=True)  # fmt: skip
+    echo(f"wrote {target}: {after.name} ({size(after.stat().st_size)}), "
+         f"packed from {before.name} of {paths.name} ({size(before.stat().st_size)})", err=True)  # fmt: skip
 
 
 def _export(
@@ -229,8 +232,9 @@ def _export(
 
 
 def _is_source(file: str, kernel: Chosen) -> bool:
-    """Whether ``file`` is for the kernel's own source, by its suffix. Raises Failure for the suffix of another
-    language.
+    """Return whether the suffix of ``file`` asks for the kernel's source.
+
+    Raises Failure for the suffix of another language.
     """
     suffix, own = Path(file).suffix, suffix_of(kernel.language)
     if suffix not in (".cpp", ".cu"):
@@ -381,7 +385,7 @@ def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[st
 
 
 def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, str]:
-    """Return, for each problem, the problem that computes its gradients, from options ``A=B``."""
+    """Parse options ``A=B``: map problem A to problem B, which computes its gradients. Raises Failure."""
     found = {}
     for one in backward:
         forward, _, gradient = one.partition("=")

@@ -30,9 +30,9 @@ INSTALL = "pip install 'kernel-tui[report]' (from a checkout: '.[report]')"
 def report(session: str, output: str | None, force: bool, root: Path) -> None:
     """Write a report of a search as one HTML file.
 
-    The file shows results, charts, the best kernels with their lineage, evidence, diff and source, every idea and
-    kernel, and prompts and replies. The file needs no network and no scripts, so you can mail it or print it. FILE "-"
-    is standard output.
+    The file shows results, charts, every idea and kernel, and prompts and replies. For each best kernel, it shows the
+    lineage, evidence, diff and source. The file needs no network and no scripts, so you can mail it or print it. FILE
+    "-" is standard output.
 
     The charts need the extra "report": pip install '.[report]' in a checkout.
     """

@@ -14,7 +14,7 @@ from tui.view.source import Limits, limits_of
 
 
 class SessionResults(NamedTuple):
-    """The results, how the search ended or that it is running, and the limits in the session's config."""
+    """The results, a text that says how the search ended or whether it is running, and the config's limits."""
 
     results: Results
     ended: str

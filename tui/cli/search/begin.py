@@ -50,10 +50,10 @@ _END_S = 60.0
 def begin_run(
     config_path: Path, choice: str | None, *, minutes: float | None, rounds: int | None, may_ask: bool
 ) -> Beginning:
-    """Create a session for a configuration, or return its running or unfinished session.
+    """Create a session for a configuration, or return the configuration's running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. On a terminal, the
-    function asks the user if ``may_ask``. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
+    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask``, the
+    function asks the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -110,7 +110,7 @@ def say_renamed_keys(path: Path) -> None:
 def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     """Report what has changed in the configuration since the running session started.
 
-    ``asks``: ask whether to attach anyway.
+    If ``asks``, ask the user whether to attach anyway. Return whether to attach.
     """
     if not (changed := _changes(config, paths)):
         return True
@@ -125,7 +125,7 @@ def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
 
 
 def _prefers_earlier(question: str, enter: str) -> bool:
-    """Ask whether to use the earlier session. Enter does, because the user may have overlooked that session.
+    """Ask whether to use the earlier session. Enter means yes, because the user may have overlooked that session.
 
     ``enter`` is the verb for what Enter does.
     """
@@ -222,7 +222,7 @@ def _with_problem_faults(error: ConfigError) -> ConfigError:
 
 
 def _device_faults(config: Config) -> tuple[Fault, ...]:
-    """Return a fault for each setting that needs an NVIDIA GPU which this machine does not have."""
+    """Return a fault for each setting that needs an NVIDIA GPU that this machine lacks."""
     from engine.config.schema import Fault
     from engine.config.source_locations import key_lines, line_of
     from engine.devices.hardware import discover
@@ -309,10 +309,10 @@ def _resumed(
     *,
     asks: bool,
 ) -> Beginning | str:
-    """Resume an earlier session, with new ``limits`` if there are any, if ``choice`` or the user's answer says so.
+    """Resume an earlier session if ``choice`` or the user's answer says so, with new ``limits`` if there are any.
 
-    ``older``: the config's sessions from before that session. If the session is not resumed, return a message about it,
-    or "" for a finished session.
+    ``older``: the config's sessions from before that session. If the session is not resumed, return a message about it.
+    The message is "" if the session is finished or the user wants a new session.
     """
     state = _state_of(paths)
     running = engine_liveness(paths).running
@@ -355,7 +355,7 @@ def _resumed(
 
 
 def _with_limits(config: Config, minutes: float | None, rounds: int | None) -> Config:
-    """Return ``config`` with other limits."""
+    """Return ``config`` with the given limits."""
     budget, search = config.budget, config.search
     if minutes is not None:
         budget = budget.model_copy(update={"minutes": minutes})
@@ -374,7 +374,7 @@ def _resume_words(paths: SessionPaths) -> str:
 
 
 def _changes(config: Config, paths: SessionPaths) -> str:
-    """Return the keys whose values differ between the configuration and the session's, or "" if none do."""
+    """Return the names of the keys that differ between ``config`` and the session's configuration, as text."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
 

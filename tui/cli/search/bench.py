@@ -70,7 +70,7 @@ def bench(
 ) -> int:
     """Search many problems, and report how many beat PyTorch.
 
-    fast_p is the share of problems whose best kernel is correct and has its whole 95% speedup interval above p.
+    fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
     does not need go to problems that can still gain. At the end, the command writes report.json, report.md and
@@ -160,7 +160,7 @@ def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
 
 
 def _same(config: Config, root: Path) -> SessionPaths | None:
-    """Return the newest session of the same benchmark, even if its files have moved, or None."""
+    """Return the newest session of the same benchmark, if there is one. Its problem files may have moved."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
     from engine.session.store import SessionPaths, is_bundled
@@ -241,7 +241,7 @@ _DROPPED_OF_TOTALS = ("problems", "median", "fast_1.5", "geomean")
 
 
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
-    """Write the report's files. Unless ``quiet``, print their paths and the totals.
+    """Write the report's files. Unless ``quiet``, print the files' paths and the totals.
 
     Without ``output``, a packed or bundled session stays unchanged, so the function only prints the totals. Raises
     SessionError, Failure.

@@ -19,7 +19,7 @@ from tui.cli.shared.common import Failure, FiniteAbove0, find, on_terminal, sess
 def replay(session: str, root: Path, speed: float) -> int:
     """Replay a recorded search in the monitor.
 
-    Space pauses the replay, comma and period seek, < and > change the speed, 0 restarts, q quits.
+    Space pauses the replay, comma and period seek, < and > change the speed, 0 restarts, and q quits.
     """
     paths = find(root, session)
     if not on_terminal():

@@ -1,4 +1,4 @@
-"""Start an engine if none is running, and show the search. Used by ``run`` and ``resume``."""
+"""Start an engine if none is running, and show the search, for ``run``, ``resume`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Beginning(NamedTuple):
     """A session that is ready to show.
 
-    ``starts`` is true if the command must start an engine. ``seq`` numbers the last recorded event. ``stays_paused``:
-    the search was paused before its engine was interrupted, so a new engine keeps it paused.
+    ``starts`` is true if the command must start an engine. ``seq`` is the number of the last recorded event.
+    ``stays_paused`` is true if the search was paused before its engine was interrupted. A new engine then keeps it
+    paused.
     """
 
     directory: Path

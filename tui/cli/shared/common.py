@@ -69,7 +69,7 @@ def shown_errors() -> Iterator[None]:
 
 
 def _sessions_to_name(error: click.ClickException) -> str:
-    """Return the newest sessions if the command lacks its SESSION, otherwise ""."""
+    """Return a sentence that names the newest sessions if the user gave no SESSION, otherwise ""."""
     if not isinstance(error, click.MissingParameter) or error.param is None or error.param.name != "session":
         return ""
     from engine.session.store import list_sessions
@@ -146,7 +146,7 @@ def start_quickly() -> None:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end. Imports asyncio only here, because ``--help`` does not need this slow import."""
+    """Run ``work`` to its end. Import asyncio only here, because ``--help`` does not need this slow import."""
     import asyncio
 
     return asyncio.run(work)
@@ -186,7 +186,7 @@ def force_option(command: F) -> F:
 def refuse_existing(path: Path | str, *, force: bool) -> None:
     """Raise Failure if the user's output file exists, unless ``--force`` is given. "-" is standard output.
 
-    Writing to a device or a pipe replaces nothing, so the function allows these.
+    The function accepts devices and pipes, because writing to them replaces nothing.
     """
     if not force and str(path) != "-" and Path(path).is_file():
         raise Failure(f"{path} already exists; name another file, or add --force to replace it", ExitCode.USAGE)

@@ -28,14 +28,14 @@ _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 
 
 class ExportedHeader(NamedTuple):
-    """What the header of an exported solution names; None for what is missing."""
+    """The session and the problem that the header of an exported solution names, or None if the header lacks it."""
 
     session: str | None
     problem: str | None
 
 
 def problem_line(problem: str) -> str:
-    """Return the line of an exported solution's header that names its problem, without the comment mark."""
+    """Return the header line that names an exported solution's problem, without the comment mark."""
     return f"Problem: {problem}"
 
 
@@ -54,8 +54,9 @@ def exported_header(path: Path) -> ExportedHeader:
 
 
 def problem_in_header(path: Path) -> str | None:
-    """Return the problem that the header of an exported solution names, or None. Also return None if there is no such
-    file in the current directory.
+    """Return the problem that the header of an exported solution names.
+
+    Return None if the file has no such header, or if the current directory lacks the named problem file.
     """
     from engine.problem.catalog import BUILTIN
 
@@ -83,14 +84,14 @@ def language_of(path: Path, source: str = "") -> Language:
 
 
 def kernel_of(path: Path) -> tuple[Language, str]:
-    """Return a kernel file's language and text. Raises Failure for an unknown suffix, and UnreadableFile."""
+    """Return a kernel file's language and text. Raises UnreadableFile, and Failure for an unknown suffix."""
     language_of(path)
     source = read_kernel(path)
     return language_of(path, source), source
 
 
 def no_arch_for_cpp(kernel: Path | str, language: Language, arch: str | None) -> None:
-    """Raise Failure if ``--arch`` would be ignored."""
+    """Raise Failure if the user gave ``--arch`` for a C++ kernel."""
     if language == "cpp" and arch is not None:
         raise Failure(
             f"--arch {arch}: {kernel} is C++ and runs on this machine's CPU; --arch is for .cu kernels",

@@ -36,10 +36,11 @@ class ProblemName(click.ParamType[str]):
 
 
 class ProblemOption(click.Option):
-    """For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
-    solution, the default is the problem that its header names.
+    """The option ``--problem``, whose default depends on the kernel file.
 
-    A missing kernel file raises UnreadableFile, because that is the first thing to correct.
+    For a kernel in a session's ``best/``, the default is the session's problem with the file's name. For an exported
+    solution, the default is the problem that its header names. If the kernel file is missing, the option raises
+    UnreadableFile, because the user must correct this error first.
     """
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -79,7 +80,7 @@ def choices(names: list[str], what: str) -> str:
 
 
 def session_of_best(kernel: Path) -> Path | None:
-    """Return the directory of the session whose ``best/`` contains the file, or None."""
+    """Return the directory of the session whose ``best/`` contains the file, or None for any other file."""
     directory = kernel.absolute().parent
     return directory.parent if directory.name == "best" and (directory.parent / "session.db").is_file() else None
 
@@ -90,8 +91,8 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
-    """Return the kernel's session in words, with its problems. A kernel's session contains the file, or the file's
-    header names it. Without one, return the newest session. Return ("", []) without a readable session.
+    """Return a description of the kernel's session, and its problems. A kernel's session contains the file, or the
+    file's header names the session. Without one, return the newest session. Return ("", []) without a readable session.
     """
     root, files = sessions_root(ctx), _files(ctx)
     around = [above for file in files for above in file.absolute().parents if (above / "session.db").is_file()]
@@ -106,7 +107,10 @@ def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
 
 
 def _problems_of(config: Path) -> dict[str, str]:
-    """Return the problems of a session's config by id, as ``--problem`` takes them. Return {} if it is unreadable."""
+    """Return the problems of a session's config by id, as ``--problem`` takes them.
+
+    Return {} if the config is unreadable.
+    """
     from engine.config.schema import ConfigError, load_config
     from engine.problem.catalog import CatalogError, reference_of, resolve
 

@@ -33,7 +33,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 def prompt(
     session: str, node: str | None, root: Path, problem: str | None, purpose: str | None, edit: bool, as_json: bool
 ) -> None:
-    """Show the next prompt to a language model, word for word.
+    """Show the exact text of the next prompt for a language model.
 
     NODE is the kernel or idea that the prompt is about. Without NODE, show a prompt that is waiting for a reply. If no
     prompt is waiting, show the prompt about the best kernel.

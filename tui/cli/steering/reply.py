@@ -62,7 +62,10 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, anyway:
 
 
 def _why_unusable(paths: SessionPaths, call: str, text: str) -> str | None:
-    """Return why the engine could not use a reply to ``call``, or None. The check does not compile the code."""
+    """Return why the engine cannot use the reply to ``call``, or None if it can.
+
+    The check does not compile the code.
+    """
     from engine.proposers.llm.replies import why_unusable
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
@@ -85,8 +88,8 @@ def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bo
     if not left:
         echo(f"{paths.name}: no prompt is waiting for a reply")
     else:
-        verb = "waits" if len(left) == 1 else "wait"
-        echo(f"{paths.name}: {count(len(left), 'prompt')} {verb} for a reply in {mailbox.outbox}")
+        verb = "is" if len(left) == 1 else "are"
+        echo(f"{paths.name}: {count(len(left), 'prompt')} {verb} waiting for a reply in {mailbox.outbox}")
     for one in left:
         echo(f"  {one}")
     if answered := [one for one in waiting if one not in left]:

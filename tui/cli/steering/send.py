@@ -68,7 +68,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
 
 
 def _resumed_by(session: str, command: Command, option: str) -> str:
-    """Return the command that resumes the session. ``option``: the option that a resume needs, or "".
+    """Return the command that resumes the session. ``option`` is the option that a resume needs, or "".
 
     The command includes the new limits, since a session with a used-up budget cannot resume without them.
     """
@@ -113,9 +113,9 @@ def _check_names(paths: SessionPaths, command: Command) -> None:
 def problem_id(paths: SessionPaths, problem: str | None, node: str | None = None) -> str:
     """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
 
-    A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject. None means
-    the problem of the idea or kernel ``node``, or else the session's only problem. Raises Failure if the session has
-    several problems.
+    A path may be relative to the config. The function returns an unknown name unchanged, so that the engine rejects it.
+    Without ``problem``, it returns the problem of the idea or kernel ``node``. Without both, it returns the session's
+    only problem. Raises Failure if the session does not have exactly one problem to return.
     """
     from engine.problem.catalog import CatalogError, resolve
 
