@@ -4,7 +4,7 @@
 # make docs     builds the manual into build/site
 # make gallery  judges every exploit in each language, every honest kernel in each setting, and every library call, and
 #               resumes a session of every past format; `make test` does so for a fixed sample
-# make clean    removes the virtual environment and all caches, but no sessions
+# make clean    removes the virtual environment and the checkout's caches, but no sessions
 
 .PHONY: run test lint docs gallery clean compiler
 .DEFAULT_GOAL := run

@@ -614,10 +614,10 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
 def _show_coverage(outcomes: Sequence[Outcome]) -> None:
     slow = [one for one in outcomes if one.status == "correct" and not one.solves]
     if slow:
-        print(f"\ncorrect, but below {LEAST_SPEEDUP}x eager")
+        print(f"\ncorrect, but with a speedup below {LEAST_SPEEDUP}")
     for one in slow:
         print(f"  {one.problem}: {one.speedup_words}, reference {one.reference_ms:.4f} ms, {one.kernel}")
-    print(f"\ndirectory      problems  correct  correct and at least {LEAST_SPEEDUP}x eager")
+    print(f"\ndirectory      problems  correct  correct with a speedup of at least {LEAST_SPEEDUP}")
     for directory in dict.fromkeys(one.problem.split("/")[0] for one in outcomes):
         here = [one for one in outcomes if one.problem.split("/")[0] == directory]
         correct, solved = sum(one.status == "correct" for one in here), sum(one.solves for one in here)

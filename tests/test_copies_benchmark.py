@@ -36,5 +36,5 @@ def test_first_kernels_are_counted_per_directory(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["level1", "2", "2", "1"] in lines and ["level2", "1", "0", "0"] in lines
-    assert "correct, but below 0.5x eager" in done.stdout and "level1/2_slow.py: 0.25" in done.stdout
+    assert "correct, but with a speedup below 0.5" in done.stdout and "level1/2_slow.py: 0.25" in done.stdout
     assert results.read_bytes() == b"".join(stored), "nothing was judged"

@@ -72,11 +72,13 @@ class Comparability:
     # Pace
 
     def is_odd(self, fact: DeviceFact) -> bool:
-        """Whether a device is slow or has unusual software."""
+        """Return whether a device is slow or has unusual software."""
         return fact.id in self._slow or bool(self.unlike(fact))
 
     def keeps_pace(self, problem: str, device_id: str) -> bool:
-        """Whether a device has run a problem's reference as fast as other devices have. Otherwise, it may be slow."""
+        """Return whether a device has run a problem's reference as fast as other devices have. Otherwise, it may be
+        slow.
+        """
         times = self._references.get(problem, {})
         return device_id not in self._slow and device_id in times and len(times) > 1
 
@@ -117,7 +119,7 @@ class Comparability:
         return lines
 
     def has_late_marks(self, problem: str) -> bool:
-        """Whether some device is slow for this problem, so that its first verdicts may lack their mark."""
+        """Return whether some device is slow for this problem, so that its first verdicts may lack their mark."""
         times = [ms for found in self._references.get(problem, {}).values() for ms in found]
         return bool(times) and max(times) > self._most() * min(times)
 

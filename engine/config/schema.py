@@ -409,14 +409,14 @@ def _syntax_fault(message: str, text: str) -> Fault:
 
 
 def _echo(detail: ErrorDetails) -> bool:
-    """Whether an error only repeats other errors. For example, pydantic also reports a list of invalid elements as
-    empty.
+    """Return whether an error only repeats other errors. For example, pydantic also reports a list of invalid elements
+    as empty.
     """
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
-    """Whether a key is missing only because it is misspelled, which another error reports."""
+    """Return whether a key is missing only because it is misspelled, which another error reports."""
     path = _path_of(detail)
     return detail["type"] == "missing" and any(
         (*there[:-1], _meant(there, table)) == path

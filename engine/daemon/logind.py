@@ -74,7 +74,9 @@ def surviving(command: Sequence[str], policy: LogoutPolicy) -> list[str]:
 
 
 def configured_to_kill(files: Iterable[Path], user: str) -> bool:
-    """Whether logind.conf and its drop-ins make logout kill ``user``'s processes. Later ``files`` take precedence."""
+    """Return whether logind.conf and its drop-ins make logout kill ``user``'s processes. Later ``files`` take
+    precedence.
+    """
     kills, excluded = False, "root"
     for file in files:
         parser = configparser.ConfigParser(strict=False, interpolation=None)

@@ -143,7 +143,7 @@ def launch_shapes(source: str) -> tuple[LaunchShape, ...]:
 
 
 def asks_for_dynamic_shared(source: str) -> bool:
-    """Whether a kernel in ``source`` declares dynamic shared memory, whose size the launch sets."""
+    """Return whether a kernel in ``source`` declares dynamic shared memory, whose size the launch sets."""
     return re.search(r"\bextern\s+(?!\")[^;{]*?__shared__|__shared__\s+extern\b", source) is not None
 
 

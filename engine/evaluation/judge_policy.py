@@ -190,8 +190,8 @@ class ClockPolicy(Struct, frozen=True):
     warm_batch_most: int = 2000
     """Maximum number of calls in a batch on the same buffers."""
     warm_batch_factor: float = 1.3
-    """Time limit for a call in a batch on the same buffers, relative to a single call. The data of such a call are in
-    the caches.
+    """Time limit for a call in a batch on the same buffers, relative to a single call. Calls on the same buffers find
+    their data in the caches.
     """
     between_calls: int = 12
     """Minimum number of calls of a Python kernel on alternating buffers. With fewer calls, a kernel could hide more

@@ -50,7 +50,7 @@ def make_proposers(
 
 
 def reads_prose(provider: str) -> bool:
-    """Whether a provider's proposers turn an idea in prose into kernels. Imports their module."""
+    """Return whether a provider's proposers turn an idea in prose into kernels. Imports their module."""
     kind: type[Proposer]
     match provider:
         case "playbook":

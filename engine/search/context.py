@@ -160,11 +160,11 @@ class Context:
             await self.journal.record(LogLine(level="warning", text=f"{problem}: {why}"))
 
     def spent_on(self, problem: str) -> bool:
-        """Whether the search may no longer call proposers for ``problem``."""
+        """Return whether the search may no longer call proposers for ``problem``."""
         return self.spent is not None or problem in self.closed or problem in self.awaiting_replies
 
     def _anyone_left(self) -> bool:
-        """Whether the remaining proposers can both suggest ideas and implement them."""
+        """Return whether the remaining proposers can both suggest ideas and implement them."""
         left = [proposer for proposer, _ in self.proposers if proposer.name not in self.silenced]
         coders = [proposer for proposer in left if "code" in proposer.roles and proposer.reads_prose]
         return any("ideas" in proposer.roles and (coders or not proposer.reads_prose) for proposer in left)

@@ -409,7 +409,7 @@ class Search:
         return any(variant.verdict is not None for variant in self._state.variants.values())
 
     def _only_waits(self) -> bool:
-        """Whether the search can make progress only after a reply from a person."""
+        """Return whether the search can make progress only after a reply from a person."""
         proposers = [proposer for proposer, _ in self.context.proposers]
         return (
             (self._opening.done or self._turns.searching)
@@ -545,7 +545,7 @@ class Search:
         self._changed.set()
 
     def is_at_rest(self, problem: str) -> bool:
-        """Whether no work on the problem is in progress or due."""
+        """Return whether no work on the problem is in progress or due."""
         if problem in self._rounds or problem in self._restless or not self._queue.idle or self._owed.busy:
             return False
         return self._state.is_pruned(problem) or self._problems[problem].at_rest

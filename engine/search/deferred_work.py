@@ -317,7 +317,7 @@ class Owed:
         ]
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
-        """Whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
+        """Return whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
         cluster, whose hosts may differ in speed.
         """
         baselines = self._context.state.problems[problem].baselines

@@ -39,7 +39,7 @@ class Sources:
         return Claim(variant, digest, is_new=True)
 
     def has(self, problem: str, text: str) -> bool:
-        """Whether ``problem`` already has a kernel with this source, judged or not."""
+        """Return whether ``problem`` already has a kernel with this source, judged or not."""
         return (problem, hashlib.sha256(text.encode()).hexdigest()) in self._claimed
 
     def text(self, digest: str) -> str:

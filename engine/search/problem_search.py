@@ -212,7 +212,7 @@ class ProblemSearch:
         return None
 
     def _owed_in(self, round_number: int) -> bool:
-        """Whether a proposer failed to answer in the round and the search will repeat the request."""
+        """Return whether a proposer failed to answer in the round and the search will repeat the request."""
         return any(
             round_number in rounds and len(rounds) < PATIENCE and not self._state.is_pruned(subject or self.id)
             for (_, subject), rounds in self.problem.missing.items()
@@ -345,7 +345,7 @@ class ProblemSearch:
     # Closing and opening
 
     def _wants_runoff(self, round_: RoundState) -> bool:
-        """Whether a runoff is due, because the judge has not timed all current leaders side by side."""
+        """Return whether a runoff is due, because the judge has not timed all current leaders side by side."""
         leaders = self._runoff_leaders()
         timed = {standing.variant for standing in self.problem.standings}
         owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed

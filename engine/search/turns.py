@@ -115,7 +115,7 @@ def _is_searchable(state: SessionState, problem: ProblemState) -> bool:
 
 
 def _has_new_rounds(state: SessionState, problem: ProblemState) -> bool:
-    """Whether a person raised the number of rounds after the problem had completed its last round."""
+    """Return whether a person raised the number of rounds after the problem had completed its last round."""
     return problem.turn_end == "done" and state.rounds is not None and problem.rounds[-1].number < state.rounds
 
 
@@ -127,7 +127,7 @@ class TurnHost(Protocol):
         ...
 
     def is_at_rest(self, problem: str) -> bool:
-        """Whether no work on the problem is in progress or due."""
+        """Return whether no work on the problem is in progress or due."""
         ...
 
     async def halt(self, problem: str, limit_s: float) -> None:
@@ -239,8 +239,8 @@ class Turns:
         return "time" if left_s <= self._owed.turn_reserve_s else None
 
     def _is_late_for_calls(self, turn: NextTurn) -> bool:
-        """Whether the reply to a new model call would probably come too late for the turn. Without a verdict yet, no
-        call is too late.
+        """Return whether the reply to a new model call would probably come too late for the turn. Without a verdict
+        yet, no call is too late.
         """
         reserve_s = min(self._owed.turn_reserve_s + self._reply_s(), RESERVES_SHARE * 60 * turn.minutes)
         return self._has_verdict(turn.problem) and self._left_s(turn) <= reserve_s

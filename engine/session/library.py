@@ -209,7 +209,7 @@ def best_for(
 
 def _figures(one: SavedKernel) -> str:
     ms = f"{one.ms:.3g} ms" if one.ms < 100 else f"{one.ms:.0f} ms"
-    return f"{ms}, {marked(speedup(one.speedup), one.uncertain)} eager"
+    return f"{ms}, {marked(speedup(one.speedup), one.uncertain)} over eager"
 
 
 def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKernel]:

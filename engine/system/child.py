@@ -111,12 +111,12 @@ async def end_what_it_leaves(process: Process) -> None:
 
 
 def is_suspended(pid: int) -> bool:
-    """Whether a signal has stopped the process ``pid``. False if the process no longer exists."""
+    """Return whether a signal has stopped the process ``pid``. False if the process no longer exists."""
     return state_of(pid) in ("T", "t")
 
 
 def is_below(pid: int, ancestor: int) -> bool:
-    """Whether ``pid`` is ``ancestor`` or one of its descendants."""
+    """Return whether ``pid`` is ``ancestor`` or one of its descendants."""
     while pid > 1 and pid != ancestor:
         pid = parent_of(pid)
     return pid == ancestor

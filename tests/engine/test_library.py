@@ -191,7 +191,7 @@ def test_the_best_of_the_very_same_problem_are_chosen_with_reasons(
     chosen = best_for(library, spec, ("cpp",), CPU, 2)
     assert [(one.session, one.variant) for one, _ in chosen] == [("first", "v2"), ("second", "v2")]
     assert chosen[0][1] == (
-        "the fastest of 4 kernels for the same problem on this type of device: 3.33 ms, 3.00x eager"
+        "the fastest of 4 kernels for the same problem on this type of device: 3.33 ms, 3.00x over eager"
     )
     elsewhere = DeviceFact(id="c", kind="cpu", name="New", arch="x86_64", memory_bytes=1, cores=1)
     assert "on An old processor, another device" in best_for(library, spec, ("cpp",), elsewhere, 1)[0][1]

@@ -130,11 +130,12 @@ def test_greedy_carries_the_fastest_even_if_they_are_all_of_one_idea() -> None:
     selection = greedy(kernels, round_number=1, width=2, seed=0)
     assert selected_because(selection) == ["v1", "v2"]
     assert (
-        why(selection, "v2") == "number 2 by speed: 5% slower than v1 by separate verdicts (4.76x against 5.00x eager)"
+        why(selection, "v2")
+        == "number 2 by speed: 5% slower than v1 by separate verdicts (4.76x against 5.00x over eager)"
     )
     assert (
         why(selection, "v3")
-        == "10% slower than v1 by separate verdicts (4.55x against 5.00x eager); only the 2 fastest are selected"
+        == "10% slower than v1 by separate verdicts (4.55x against 5.00x over eager); only the 2 fastest are selected"
     )
 
 
@@ -149,7 +150,7 @@ def test_serial_goes_on_with_the_newest_round_even_if_it_is_slower() -> None:
     assert why(selection, "v1") == "of round 1, 2 ms: the chain continues with v2 of round 2"
     assert (
         why(selection, "v3")
-        == "33% slower than v2 by separate verdicts (2.50x against 3.33x eager); a chain has one kernel per round"
+        == "33% slower than v2 by separate verdicts (2.50x against 3.33x over eager); a chain has one kernel per round"
     )
 
 
@@ -188,9 +189,10 @@ def test_reasons_have_figures() -> None:
         kernel("v8", 6.0, "i6", pinned=True),
     ]
     selection = beam(candidates, round_number=1, width=3, seed=0)
-    assert why(selection, "v1") == "fastest by its own verdict: 2 ms, 5.00x eager"
+    assert why(selection, "v1") == "fastest by its own verdict: 2 ms, 5.00x over eager"
     assert (
-        why(selection, "v2") == "number 2 by speed: 5% slower than v1 by separate verdicts (4.76x against 5.00x eager)"
+        why(selection, "v2")
+        == "number 2 by speed: 5% slower than v1 by separate verdicts (4.76x against 5.00x over eager)"
     )
     assert why(selection, "v3") == "2.2 ms, but v1 and v2 of the same idea i1 are already selected"
     assert why(selection, "v5") == (
@@ -200,9 +202,9 @@ def test_reasons_have_figures() -> None:
     )
     assert (
         why(selection, "v6")
-        == "2 times as slow as v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected for speed"
+        == "2 times as slow as v1 by separate verdicts (2.50x against 5.00x over eager); only 3 are selected for speed"
     )
-    assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x eager"
+    assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x over eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 
@@ -217,7 +219,7 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
     assert selected_because(selection) == ["v8"]
     assert (
         why(selection, "v9")
-        == "58% slower than v8 by separate verdicts (13.55x against 21.41x eager); only 1 is selected for speed"
+        == "58% slower than v8 by separate verdicts (13.55x against 21.41x over eager); only 1 is selected for speed"
     )
     assert why(selection, "v11") == (
         "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
@@ -241,7 +243,7 @@ def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
         kernel("v4", 2.3, runoff_ratio=1.25),
     ]
     selection = greedy(runoff, round_number=1, width=2, seed=0)
-    assert why(selection, "v1") == "fastest in the runoff; its verdict: 2 ms, 5.00x eager"
+    assert why(selection, "v1") == "fastest in the runoff; its verdict: 2 ms, 5.00x over eager"
     assert why(selection, "v2") == "number 2 by speed: tied with v1 in the runoff"
     assert why(selection, "v3") == "tied with v1 in the runoff; only the 2 fastest are selected"
     assert why(selection, "v4") == "25% slower than v1 in the runoff; only the 2 fastest are selected"
@@ -252,9 +254,9 @@ def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
     ]
     selection = greedy(own, round_number=1, width=1, seed=0)
     assert why(selection, "v2").startswith(
-        "indistinguishable from v1 by separate verdicts (4.17x against ~5.00x eager)"
+        "indistinguishable from v1 by separate verdicts (4.17x against ~5.00x over eager)"
     )
-    assert why(selection, "v3").startswith("25% slower than v1 by separate verdicts (4.00x against ~5.00x eager)")
+    assert why(selection, "v3").startswith("25% slower than v1 by separate verdicts (4.00x against ~5.00x over eager)")
 
 
 def test_who_was_not_in_the_runoff_does_not_come_before_its_winner_by_a_luckier_reference() -> None:
@@ -271,7 +273,7 @@ def test_who_was_not_in_the_runoff_does_not_come_before_its_winner_by_a_luckier_
     assert why(selection, "v84") == "tied with v82 in the runoff; only the fastest is selected"
     assert why(selection, "v45") == (
         "behind v82, which leads because of the runoff; 4% faster than v82 by separate verdicts "
-        "(7.85x against 7.55x eager); only the fastest is selected"
+        "(7.85x against 7.55x over eager); only the fastest is selected"
     )
 
 

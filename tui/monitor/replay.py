@@ -154,7 +154,9 @@ class ReplaySource:
         return self.recorded_at(self.clock.now()) - self._recorded[0].time
 
     def recorded_at(self, when: float) -> float:
-        """Return the recording's own time at replay time ``when``. A cut counts at the end of its gap."""
+        """Return the recording's own time at replay time ``when``. At the end of a gap, this time jumps by the seconds
+        that were cut from the gap.
+        """
         return when + (self._shifts[max(0, bisect_right(self._times, when) - 1)] if self._shifts else 0.0)
 
     @property

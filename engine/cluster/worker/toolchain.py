@@ -88,7 +88,8 @@ class Toolchain:
             remedy = "Reinstall g++ on the host (Debian, Ubuntu: apt-get install --reinstall g++)"
             if self._language == "cu":
                 remedy = (
-                    f"Install g++ on the host, and a CUDA toolkit that supports {self._device.arch} (NVCC chooses one)"
+                    f"Install g++ on the host, and a CUDA toolkit that supports {self._device.arch} (to choose another "
+                    "toolkit, set NVCC to the path of its nvcc)"
                 )
             why = why.rstrip(".")
             failure = f"{compiler} cannot build a small kernel: {why}. {remedy}, then type there: kernel-tui doctor"

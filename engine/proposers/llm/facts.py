@@ -157,9 +157,9 @@ def score(task: Task, kernel: Kernel) -> str:
         reason = verdict.reason.strip().splitlines()
         return f"{verdict.status.replace('_', ' ')}{f': {reason[0][:200]}' if reason else ''}"
     ms = verdict.kernel.median_ms
-    said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x eager"]
+    said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x over eager"]
     if kernel.over_compile is not None:
-        said.append(f"{kernel.over_compile:.2f}x torch.compile")
+        said.append(f"{kernel.over_compile:.2f}x over torch.compile")
     if task.sol_ms is not None:
         said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
     if task.problem.sol_bytes:
@@ -303,9 +303,8 @@ def worked_line(idea: WorkedIdea) -> str:
     """Describe in one line an idea that worked elsewhere."""
     before = f"{idea.before:.2f}x to " if idea.before is not None else ""
     session = f" in session {idea.session}" if idea.session else ""
-    return (
-        f"{idea.problem}{session}, {before}{idea.speedup:.2f}x eager: {_idea_words(idea.text, idea.data, _IDEA_CHARS)}"
-    )
+    gist = _idea_words(idea.text, idea.data, _IDEA_CHARS)
+    return f"{idea.problem}{session}, {before}{idea.speedup:.2f}x over eager: {gist}"
 
 
 def _idea_words(text: str, data: Mapping[str, Any], most: int) -> str:
@@ -378,7 +377,7 @@ def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
     if idea.speedup is None:
         return f"({category}) {text} -> {idea.failure[:160] or 'no correct kernel'}"
     before = f", from {idea.parent_speedup:.2f}x" if idea.parent_speedup is not None else ""
-    return f"({category}) {text} -> {idea.speedup:.2f}x eager{before}{f', {slowdown}' if slowdown else ''}"
+    return f"({category}) {text} -> {idea.speedup:.2f}x over eager{before}{f', {slowdown}' if slowdown else ''}"
 
 
 def examples(board: Board) -> list[ExampleKernel]:

@@ -152,7 +152,7 @@ def _own(task: Task) -> Task:
 
 
 def _permits(task: Task, change: Start | Transformation) -> bool:
-    """Whether the judge accepts the rounding of ``change``."""
+    """Return whether the judge accepts the rounding of ``change``."""
     return change.tolerance <= (0.0 if task.demands.exact else task.demands.tolerance)
 
 

@@ -90,5 +90,5 @@ def _costs(state: SessionState, names: Sequence[str], counts: Mapping[str, int])
 
 
 def _is_fix(state: SessionState, variant: VariantState) -> bool:
-    """Whether the kernel repairs another kernel of its idea."""
+    """Return whether the kernel repairs another kernel of its idea."""
     return variant.parent is not None and variant.parent in state.ideas[variant.idea].variants

@@ -64,7 +64,8 @@ async def why_nothing_new(
 
 
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
-    """Whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its source.
+    """Return whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its
+    source.
 
     Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
     SessionError.
@@ -92,7 +93,7 @@ class Known(Texts, Protocol):
     """
 
     def has(self, problem: str, text: str) -> bool:
-        """Whether ``problem`` already has a kernel with this source, judged or not."""
+        """Return whether ``problem`` already has a kernel with this source, judged or not."""
         ...
 
 
@@ -122,14 +123,14 @@ class Untried:
         self._seed = seed_for(state.seed, problem.id, next_idea)
 
     async def has_new(self, transformation: str, parent: str | None) -> bool:
-        """Whether a new idea with this transformation would yield a new source for the problem."""
+        """Return whether a new idea with this transformation would yield a new source for the problem."""
         async for one in self._variants(transformation, parent, self._board, self._numbers):
             if not self._sources.has(self._problem, one.source):
                 return True
         return False
 
     async def applies(self, transformation: str, parent: str | None) -> bool:
-        """Whether the transformation yields any kernel for ``parent``, tried or not."""
+        """Return whether the transformation yields any kernel for ``parent``, tried or not."""
         async for _ in self._variants(transformation, parent, Board(), range(1)):
             return True
         return False

@@ -119,13 +119,13 @@ def answer(ranked: Sequence[Candidate], selected_because: Mapping[str, str], dro
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
         where = "in the runoff; its verdict" if one.runoff_ratio is not None else "by its own verdict"
-        return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup_words} eager"
+        return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup_words} over eager"
     place = "the fastest with untried ideas" if rank == 1 else f"number {rank} by speed"
     return f"{place}: {against(one, ranked[0], ranked)}"
 
 
 def why_exhausted(one: Candidate) -> str:
-    return f"no proposer has a new idea for this kernel at {milliseconds(one.ms)}, {one.speedup_words} eager"
+    return f"no proposer has a new idea for this kernel at {milliseconds(one.ms)}, {one.speedup_words} over eager"
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
@@ -153,7 +153,7 @@ def _in_runoff(one: Candidate, best: Candidate) -> str:
 
 
 def _by_verdicts(one: Candidate, best: Candidate) -> str:
-    speedups = f"({one.speedup_words} against {best.speedup_words} eager)"
+    speedups = f"({one.speedup_words} against {best.speedup_words} over eager)"
     slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
     if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
         return f"indistinguishable from {best.variant} by separate verdicts {speedups}"

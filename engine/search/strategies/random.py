@@ -22,7 +22,10 @@ def random(candidates: Sequence[Candidate], *, round_number: int, width: int, se
     odds = f"{len(drawn)} of {len(open_ones)}"
     return answer(
         ranked,
-        {one.variant: f"drawn at random ({odds}): {milliseconds(one.ms)}, {one.speedup_words} eager" for one in drawn},
+        {
+            one.variant: f"drawn at random ({odds}): {milliseconds(one.ms)}, {one.speedup_words} over eager"
+            for one in drawn
+        },
         {one.variant: f"not drawn ({odds} were): {against(one, ranked[0], ranked)}" for one in ranked},
     )
 

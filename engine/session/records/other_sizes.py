@@ -52,7 +52,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
 
 
 def only_searched_sizes(results: Sequence[AtSizes]) -> bool:
-    """Whether the judge found the kernel correct only at the searched sizes."""
+    """Return whether the judge found the kernel correct only at the searched sizes."""
     judged = [one for one in results if one.status not in UNJUDGED]
     return bool(judged) and all(one.speedup is None for one in judged)
 
@@ -76,7 +76,7 @@ def sizes_in_words(results: Sequence[AtSizes]) -> str:
             else f"{len(right)} of {len(judged)} other sizes"
         )
         span = by_speedup[0] + (f" to {by_speedup[-1]}" if len(by_speedup) > 1 else "")
-        words = [f"correct at {where}, {span} eager"]
+        words = [f"correct at {where}, {span} over eager"]
         if slower:
             words.append("slower than eager at some sizes: " + ", ".join(slower))
     return "; ".join([*words, *failed, *untried])

@@ -59,7 +59,7 @@ def relative_width(value: float | None, low: float | None, high: float | None) -
 
 
 def is_above_sol(share: float | None) -> bool:
-    """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
+    """Return whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 
     ``POSSIBLE_CAUSES`` lists the causes.
     """

@@ -14,16 +14,18 @@ def speedup_words(verdict: Verdict | None) -> str:
 
 
 def is_uncertain(verdict: Verdict | None) -> bool:
-    """Whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured it."""
+    """Return whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured
+    it.
+    """
     if verdict is None or verdict.speedup is None:
         return False
     return counts_by_low_end(verdict) or verdict.others > BUSY
 
 
 def counts_by_low_end(verdict: Verdict) -> bool:
-    """Whether only the low end of the speedup's interval counts in the ranking: the 95% interval is wide, or a slow
-    host measured the speedup. The load of other programs has no effect here, because it differs from one verdict to
-    the next.
+    """Return whether only the low end of the speedup's interval counts in the ranking: the 95% interval is wide, or a
+    slow host measured the speedup. The load of other programs has no effect here, because it differs from one verdict
+    to the next.
     """
     return verdict.speedup is not None and (verdict.slow_host is not None or interval_width(verdict) > WIDE)
 
@@ -60,12 +62,12 @@ def kernelbench_words(theirs: KernelBenchVerdict) -> str:
 
 
 def is_disturbed(baseline: Baseline) -> bool:
-    """Whether other programs used enough of the CPU to distort the baseline's time."""
+    """Return whether other programs used enough of the CPU to distort the baseline's time."""
     return baseline.timing is not None and baseline.others > BUSY
 
 
 def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
-    """Whether the speedup over ``baseline`` is uncertain.
+    """Return whether the speedup over ``baseline`` is uncertain.
 
     The judge times baselines alone, and kernels in pairs with eager.
     """

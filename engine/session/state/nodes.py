@@ -95,8 +95,8 @@ class VariantState(Struct):
         return self.speedup or 0.0
 
     def beats(self, best: VariantState, *, timed: bool) -> bool:
-        """Whether this kernel beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time must
-        also be lower.
+        """Return whether this kernel beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time
+        must also be lower.
         """
         ahead = self.sure_speedup > best.sure_speedup
         return ahead and (not timed or (self.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))

@@ -168,7 +168,7 @@ class SessionData(Struct):
         return "solved" not in outcomes and (bool(outcomes) or not self.pruned)
 
     def is_pruned(self, node: str) -> bool:
-        """Whether ``node`` (a problem, idea or variant) or any of its ancestors is pruned."""
+        """Return whether ``node`` (a problem, idea or variant) or any of its ancestors is pruned."""
         return bool(self.pruned) and any(above in self.pruned for above in self.lineage(node))
 
     def is_pinned(self, node: str) -> bool:
@@ -222,8 +222,8 @@ class SessionData(Struct):
         return [variant for variant in self.in_flight() if not self.is_left_over(variant)]
 
     def is_left_over(self, variant: VariantState) -> bool:
-        """Whether the search or the problem's turn ended before the judge evaluated the kernel. Only more rounds or
-        another turn give this kernel a verdict.
+        """Return whether the search or the problem's turn ended before the judge evaluated the kernel. Only more rounds
+        or another turn give this kernel a verdict.
         """
         if variant.id not in self.flight or (problem := self.problems.get(variant.problem)) is None:
             return False
@@ -238,7 +238,7 @@ class SessionData(Struct):
         return self.died or (self.engine is not None and self.engine.stopped is not None)
 
     def is_interrupted(self, variant: VariantState) -> bool:
-        """Whether the engine stopped or died during the kernel's evaluation. A resumed engine starts it again."""
+        """Return whether the engine stopped or died during the kernel's evaluation. A resumed engine repeats it."""
         return self.at_rest and variant.stage not in (None, "queued") and not self.is_left_over(variant)
 
     def best_of_round(self, problem: str, number: int) -> float | None:
@@ -277,7 +277,7 @@ class SessionData(Struct):
         return None if round_.finished_at is not None and self._is_overtaken(round_, best) else best
 
     def _is_overtaken(self, round_: RoundState, best: VariantState) -> bool:
-        """Whether a restored kernel of this or an earlier round beats ``best``, the problem's best kernel at the
+        """Return whether a restored kernel of this or an earlier round beats ``best``, the problem's best kernel at the
         round's end. Only kernels that were pruned at the round's end count.
         """
         restored = set(round_.pruned) - self.pruned

@@ -56,14 +56,14 @@ def result(status: str, speedup: float | None = None, shapes: str = "x (5, 7)") 
     ("results", "words"),
     [
         ([], ""),
-        ([result("correct", 1.5), result("correct", 2.0)], "correct at all 2 other sizes, 1.50x to 2.00x eager"),
+        ([result("correct", 1.5), result("correct", 2.0)], "correct at all 2 other sizes, 1.50x to 2.00x over eager"),
         (
             [result("correct", 1.5), result("correct", 0.8, "x (9,)")],
-            "correct at all 2 other sizes, 0.80x to 1.50x eager; slower than eager at some sizes: 0.80x at x (9,)",
+            "correct at all 2 other sizes, 0.80x to 1.50x over eager; slower than eager at some sizes: 0.80x at x (9,)",
         ),
         (
             [result("correct", 1.5), result("wrong"), result("error", shapes="x (9,)")],
-            "correct at 1 of 2 other sizes, 1.50x eager; wrong at x (5, 7); not judged at x (9,)",
+            "correct at 1 of 2 other sizes, 1.50x over eager; wrong at x (5, 7); not judged at x (9,)",
         ),
         ([result("build_error")], "correct only at the searched sizes; build error at x (5, 7)"),
         (

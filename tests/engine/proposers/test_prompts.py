@@ -136,7 +136,7 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     assert prompt.schema is not None
     text = prompt.user
     assert "Propose 3 optimization ideas for v1" in text
-    assert "0.6 ms, 0.83x eager, 0.50x torch.compile, 2% SOL" in text
+    assert "0.6 ms, 0.83x over eager, 0.50x over torch.compile, 2% SOL" in text
     assert "- 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
     assert "420 instructions, of which 16 special functions (exp, log, rsqrt), 8 global loads of 128 bits" in text
     assert "bottleneck: latency or extra work. It reaches only 2% of the copy bandwidth" in text
@@ -144,7 +144,7 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     assert "- v4:" not in text, "one kernel an idea"
     assert "// source of v1" in text and "// source of v2" in text and "// source of v3" not in text
     assert "(memory access) Stage rows in shared memory. -> wrong: off by 3" in text
-    assert "gelu, 3.00x eager: Four values a thread." in text
+    assert "gelu, 3.00x over eager: Four values a thread." in text
 
 
 def test_the_history_stays_short_and_keeps_what_bears_on_the_kernel() -> None:
@@ -182,7 +182,7 @@ def test_a_runoff_overrules_the_speedups_of_separate_verdicts() -> None:
     best = Prompts().ideas(task(), kernels[0], board, 1).user
     assert best.index("- v3:") < best.index("- v4:") < best.index("- v2:")
     assert "The time to beat is that of v1." in best and "Keep the algorithm" in best
-    assert "-> 2.50x eager, 1.70x the time of v1" in best
+    assert "-> 2.50x over eager, 1.70x the time of v1" in best
     assert "// source of v2" not in best and "// source of v3" not in best, "no kernel is clearly faster"
     behind = Prompts().ideas(task(), kernels[1], board, 1).user
     assert "v1 is improved at the same time" in behind and "// source of v1" in behind
@@ -406,8 +406,8 @@ def test_ideas_that_worked_on_similar_problems_are_offered_once_per_method() -> 
     text = Prompts().ideas(structs.replace(task(), problem=spec), BOARD.kernels[0], board, 2).user
     section = text.split("## Ideas that worked for similar problems")[1].split("##")[0].strip().splitlines()
     assert section == [
-        "- scaled in session old, 1.00x to 1.30x eager: Keep the row in registers.",
-        "- rows2, 1.00x to 1.80x eager: Read each row once: online softmax.",
+        "- scaled in session old, 1.00x to 1.30x over eager: Keep the row in registers.",
+        "- rows2, 1.00x to 1.80x over eager: Read each row once: online softmax.",
     ], "BOARD's search has tried shared memory; a running max is one pass too; matrix products share no operator"
 
 

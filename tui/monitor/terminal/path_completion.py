@@ -41,7 +41,7 @@ def expanded(typed: str) -> Path:
 
 
 def is_file(typed: str) -> bool:
-    """Whether the path names an existing file."""
+    """Return whether the path names an existing file."""
     try:
         return expanded(typed).is_file()
     except OSError:  # The name is too long.

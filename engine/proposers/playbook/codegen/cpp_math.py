@@ -38,7 +38,9 @@ _NEED_NO_ERRNO = frozenset({"sqrt", "rsqrt", "floor", "ceil", "round", "trunc"})
 
 
 def needs_no_errno(ops: Iterable[str]) -> bool:
-    """Whether any of ``ops`` compiles to one instruction if the compiler may ignore errno and floating-point traps."""
+    """Return whether any of ``ops`` compiles to one instruction if the compiler may ignore errno and floating-point
+    traps.
+    """
     return not _NEED_NO_ERRNO.isdisjoint(ops)
 
 

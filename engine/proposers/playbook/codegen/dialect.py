@@ -143,7 +143,7 @@ def declaration(type_: str, name: str, text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` is the name of a variable or a member, such as ``row.total``."""
+    """Return whether ``text`` is the name of a variable or a member, such as ``row.total``."""
     return text.replace(".", "").replace("_", "").isalnum()
 
 

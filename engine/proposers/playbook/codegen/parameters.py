@@ -51,5 +51,5 @@ def with_header_constants(source: str, problem: ProblemSpec) -> str:
 
 
 def _declares(source: str, name: str) -> bool:
-    """Whether ``source`` declares ``name`` outside functions, on a line without indentation."""
+    """Return whether ``source`` declares ``name`` outside functions, on a line without indentation."""
     return re.search(rf"^(?![\s#/]).*\b{name}\s*[=\[({{]", source, re.MULTILINE) is not None

@@ -223,7 +223,7 @@ def fused_pairs(program: Reducing) -> tuple[FusedPair, ...]:
 
 
 def is_alone(program: Reducing, pair: FusedPair) -> bool:
-    """Whether the two passes of ``pair`` compute only this pair."""
+    """Return whether the two passes of ``pair`` compute only this pair."""
     at = next(n for n, group in enumerate(program.passes) if pair.first in group)
     if program.passes[at] != (pair.first,) or at + 1 == len(program.passes):
         return False
@@ -283,7 +283,7 @@ def _is_reduced(value: Value, reduction: int) -> bool:
 
 
 def _is_mean(program: Reducing, position: int, reduction: int) -> bool:
-    """Whether a value is sum / cols, as a division or as a multiplication by 1 / cols."""
+    """Return whether a value is sum / cols, as a division or as a multiplication by 1 / cols."""
     value = program.values[position]
     if len(value.args) != 2 or not _is_reduced(program.values[value.args[0]], reduction):
         return False

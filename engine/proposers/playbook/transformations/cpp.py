@@ -7,8 +7,8 @@ from engine.proposers.playbook.base import Choices, Transformation
 
 
 def has_avx512(device: DeviceFact) -> bool:
-    """Whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function assumes such
-    registers.
+    """Return whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function
+    assumes such registers.
 
     Without such registers, GCC 12 splits vectors of 16 floats through the stack. Kernels then take 2 to 40 times as
     long as with 8 floats.

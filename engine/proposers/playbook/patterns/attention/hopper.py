@@ -143,7 +143,7 @@ def stepped(operand: Operand) -> Atoms:
 
 
 def stores_plainly(program: AttentionProgram) -> bool:
-    """Whether the attention is the only output, with rows that 16-byte stores can write."""
+    """Return whether the attention is the only output, with rows that 16-byte stores can write."""
     stores = program.chain.stores
     alone = len(stores) == 1 and is_acc(program.chain.values[stores[0].value])
     return alone and program.value_width * program.element_bytes % _ALIGNMENT_BYTES == 0

@@ -72,7 +72,7 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
 
 
 def _differs(program: AttentionProgram, now: Choices, plan: Plan, changes: Choices) -> bool:
-    """Whether ``changes`` lead to a new plan in which each changed choice has the requested value."""
+    """Return whether ``changes`` lead to a new plan in which each changed choice has the requested value."""
     other = resolve(program, now | changes)
     wanted = {"groups": other.groups, "keys": other.tile_keys, "turns": other.turns}
     return other != plan and all(wanted[key] == value for key, value in changes.items())

@@ -67,7 +67,7 @@ class AttentionProgram(Program, frozen=True):
 
 
 def is_wide(dtype: str, rows: int, width: int, value_width: int) -> bool:
-    """Whether separate products on a GPU are faster than fused attention of ``rows`` queries."""
+    """Return whether separate products on a GPU are faster than fused attention of ``rows`` queries."""
     return dtype == "float32" and rows >= MANY_QUERIES and max(width, value_width) > WIDE
 
 
@@ -168,14 +168,14 @@ def _unscaled(name: str, nodes: Mapping[str, GraphNode]) -> tuple[dict[str, Grap
 
 
 def _masks(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether a node masks each query's scores for all later keys."""
+    """Return whether a node masks each query's scores for all later keys."""
     if node.target == "aten.masked_fill.Scalar":
         return node.args[2] == "-inf" and _is_causal(node.args[1], nodes)
     return node.target == "aten.add.Tensor" and not node.kwargs and _adds_causal(node.args[1], nodes)
 
 
 def _is_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether a mask is true exactly above the diagonal: triu(ones, 1), or tril(ones) == 0."""
+    """Return whether a mask is true exactly above the diagonal: triu(ones, 1), or tril(ones) == 0."""
     if not isinstance(mask, dict):
         return False
     node = _behind(mask["ref"], nodes)
@@ -189,7 +189,7 @@ def _is_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
 
 
 def _adds_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether a mask is 0 up to the diagonal and -inf above it: where(tril(ones), 0, -inf)."""
+    """Return whether a mask is 0 up to the diagonal and -inf above it: where(tril(ones), 0, -inf)."""
     node = _behind(mask["ref"], nodes) if isinstance(mask, dict) else None
     if node is None or node.target != "aten.where.self":
         return False

@@ -37,8 +37,8 @@ _TEXT = (
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Whether each filter reads one channel and is small enough. For an image with one channel, tensor cores are
-    faster.
+    """Return whether each filter reads only one channel and is small enough for a thread's registers. For an image with
+    one channel, tensor cores are faster.
     """
     return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 

@@ -105,7 +105,7 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
 
 
 def has_fast_form(conv: ConvProgram) -> bool:
-    """Whether ``fast`` arithmetic changes the epilogue."""
+    """Return whether ``fast`` arithmetic changes the epilogue."""
     chains = [conv.chain, *([conv.before] if conv.before is not None else [])]
     return any(chain.values[k].op in FAST_OPS for chain in chains for k in chain.order)
 

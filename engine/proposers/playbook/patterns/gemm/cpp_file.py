@@ -145,7 +145,7 @@ def _tiles(program: MatmulProgram, options: MatmulOptions) -> list[str]:
 
 
 def _along_columns(operand: Operand) -> bool:
-    """Whether a column of the operand is contiguous in memory, but a row is not."""
+    """Return whether a column of the operand is contiguous in memory, but a row is not."""
     return operand.row_stride == 1 and operand.col_stride != 1
 
 

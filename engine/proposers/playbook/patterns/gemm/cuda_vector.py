@@ -42,7 +42,7 @@ _TEXT = (
 
 
 def is_matrix_vector(program: MatmulProgram) -> bool:
-    """Whether the product has a vector as one operand, and sums along adjacent elements."""
+    """Return whether the product has a vector as one operand, and sums along adjacent elements."""
     return 1 in (program.m, program.n) and program.a.col_stride == 1 and program.b.row_stride == 1
 
 

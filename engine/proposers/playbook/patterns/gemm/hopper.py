@@ -126,7 +126,7 @@ def resolve(choices: Choices, program: MatmulProgram) -> Plan:
 
 
 def needs_packing(operand: Operand, line_stride: int, k_stride: int) -> bool:
-    """Whether wgmma cannot read ``operand`` in place."""
+    """Return whether wgmma cannot read ``operand`` in place."""
     if operand.dtype == "float32" or 1 not in (line_stride, k_stride):
         return True
     across = line_stride if k_stride == 1 else k_stride

@@ -169,7 +169,7 @@ def kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -> str:
 
 
 def _many_instructions(program: MatmulProgram) -> bool:
-    """Whether an epilogue is too long to repeat for every sum of a thread, or reads whole tensors."""
+    """Return whether an epilogue is too long to repeat for every sum of a thread, or reads whole tensors."""
     chain = program.chain
     for value in (chain.values[k] for k in chain.order):
         if value.op not in _SHORT_OPS or (value.op == "load" and not is_acc(value) and value.access.count > program.n):

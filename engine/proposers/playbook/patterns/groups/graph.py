@@ -135,7 +135,7 @@ class Graph:
 
 
 def is_constant(node: GraphNode) -> bool:
-    """Whether ``node`` creates a tensor of one number."""
+    """Return whether ``node`` creates a tensor of one number."""
     return node.op == "call" and node.target in FILLS and not list(references_of(node))
 
 

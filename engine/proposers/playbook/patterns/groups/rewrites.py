@@ -99,7 +99,7 @@ def _broadcasts(shape: tuple[int, ...] | None, wide: tuple[int, ...]) -> bool:
 
 
 def _is_split(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
-    """Whether a broadcast of ``shape`` to ``wide`` repeats elements between two dimensions that it keeps."""
+    """Return whether a broadcast of ``shape`` to ``wide`` repeats elements between two dimensions that it keeps."""
     padded = (1,) * (len(wide) - len(shape)) + shape
     kept = [dim for dim, size in enumerate(padded) if size != 1]
     return any(wide[dim] != 1 and padded[dim] == 1 for dim in range(kept[0], kept[-1])) if kept else False

@@ -14,7 +14,9 @@ from engine.proposers.playbook.patterns.attention.program import FUSED, is_wide
 
 
 def is_wide_attention(node: GraphNode, nodes: dict[str, GraphNode]) -> bool:
-    """Whether ``node`` computes attention that :func:`as_products` supports and no fused kernel computes quickly."""
+    """Return whether ``node`` computes attention that :func:`as_products` supports and no fused kernel computes
+    quickly.
+    """
     if node.target not in FUSED or len(node.args) > 3 or not node.kwargs.keys() <= {"scale", "is_causal", "dropout_p"}:
         return False
     q, k, v = (nodes[arg["ref"]] for arg in node.args)

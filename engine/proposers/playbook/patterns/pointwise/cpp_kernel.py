@@ -74,7 +74,7 @@ def _statements(program: PointwiseProgram, loads: list[int], cpp: Cpp, tensors: 
 
 
 def _varies(program: PointwiseProgram, value: int) -> bool:
-    """Whether a value differs between elements, and therefore is a vector in a vector loop."""
+    """Return whether a value differs between elements, and therefore is a vector in a vector loop."""
     return any(
         program.values[k].op == "load" and program.values[k].access.count > 1 for k in needed(program.values, (value,))
     )

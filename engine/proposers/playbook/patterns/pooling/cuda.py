@@ -48,7 +48,7 @@ class CudaPooling(Template):
 
 
 def _overlaps(program: PoolProgram) -> bool:
-    """Whether vertically adjacent windows share rows of the image."""
+    """Return whether vertically adjacent windows share rows of the image."""
     return program.size[1] > 1 and program.stride[1] < (program.window[1] - 1) * program.dilation[1] + 1
 
 

@@ -274,5 +274,5 @@ def _ring(stages: RowStages, cluster: int, choices: Choices) -> RingPlan | None:
 
 
 def single_stage(program: RowProgram) -> bool:
-    """Whether one pass over a row computes all reductions."""
+    """Return whether one pass over a row computes all reductions."""
     return len(stages_of(program, True)) == 1

@@ -107,7 +107,7 @@ class RowStages:
         return all(self.by_column(s) for s in self.out_extras)
 
     def by_column(self, stream: Stream) -> bool:
-        """Whether a load depends only on the column."""
+        """Return whether a load depends only on the column."""
         return self.program.cols % (stream.access.inner * stream.access.count) == 0
 
     @property

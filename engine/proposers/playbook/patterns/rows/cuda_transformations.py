@@ -46,7 +46,7 @@ def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recip
 
 
 def long_rows(program: RowProgram, device: DeviceFact) -> bool:
-    """Whether rows are long, with fewer than two rows per multiprocessor."""
+    """Return whether rows are long, with fewer than two rows per multiprocessor."""
     return program.rows < 2 * max(1, device.cores) and program.cols >= 16384
 
 
@@ -160,7 +160,9 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
 
 
 def _fits(program: RowProgram, wanted: Choices, width: int) -> bool:
-    """Whether a thread's floats of the row fit in registers: at most 32, or 16 in clusters, where 32 would spill."""
+    """Return whether a thread's floats of the row fit in registers: at most 32, or 16 in clusters, where 32 would
+    spill.
+    """
     sharers = int(wanted["threads"]) * int(wanted["cluster"]) if wanted["cluster"] else 32
     return -(-program.cols // (width * sharers)) * width <= (32 if int(wanted["cluster"]) < 2 else 16)
 

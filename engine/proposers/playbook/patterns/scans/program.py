@@ -133,7 +133,7 @@ def _flips(node: GraphNode, dim: int) -> bool:
 
 
 def _cuts_the_last(node: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether ``node`` only removes the last element of its operand along ``dim``."""
+    """Return whether ``node`` only removes the last element of its operand along ``dim``."""
     if node.target != _SLICE or node.shape is None:
         return False
     source = nodes[node.args[0]["ref"]].shape or ()
@@ -142,7 +142,7 @@ def _cuts_the_last(node: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) ->
 
 
 def _begins_with_zeros(node: GraphNode, scan: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether ``node`` puts a zero before each row of ``scan``."""
+    """Return whether ``node`` puts a zero before each row of ``scan``."""
     if node.target != _CAT or len(node.args[0]) != 2:
         return False
     first, second = (nodes[each["ref"]] for each in node.args[0])

@@ -87,8 +87,8 @@ def _per_channel(access: Access, plane: int, filters: int) -> bool:
 
 
 def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
-    """Whether the value that ``chain`` stores depends only on the sum and the channel, and never falls when the sum
-    rises.
+    """Return whether the value that ``chain`` stores depends only on the sum and the channel, and never falls when the
+    sum rises.
 
     If the value never falls, the kernel may take a window's maximum over the sums, with the same result.
     """
