@@ -439,23 +439,28 @@ def test_stopping_after_the_round_leaves_no_round_open(search: LiveSearch) -> No
     assert all(one.finished_at is not None for problem in state.problems.values() for one in problem.rounds)
 
 
-def test_a_paused_search_whose_engine_was_killed_stays_paused(kernel_tui: KernelTui) -> None:
+def test_a_paused_search_whose_engine_was_killed_stays_paused_unless_nobody_watches_it(kernel_tui: KernelTui) -> None:
     (kernel_tui.directory / "softmax.py").write_text(canned.PROBLEM)
     (kernel_tui.directory / "config.toml").write_text(CONFIG.replace(', "sum.py"', ""))
     assert kernel_tui("run", "config.toml", "--detach").returncode == ExitCode.OK
     live = LiveSearch(kernel_tui)
-    live.pause()  # while the engine starts
-    kernel_tui.kill_engines()
-    while engine_liveness(live.paths).running:
-        time.sleep(0.02)
 
-    resumed = kernel_tui.start("resume", "demo", "--headless")
-    assert resumed.stdout is not None
-    said = next(line for line in resumed.stdout if "paused" in line)
-    unpause = said.rpartition("run: ")[2].split()
+    def kill_while_paused() -> None:
+        live.pause()
+        kernel_tui.kill_engines()
+        while engine_liveness(live.paths).running:
+            time.sleep(0.02)
+
+    kill_while_paused()  # while the engine starts
+    resumed = kernel_tui("resume", "demo", "--detach")
+    assert "still paused, as before the interruption. Unpause: kernel-tui unpause " in resumed.stdout
     state = live.until(lambda state: state.starts == 2 and state.paused_at is not None)
-    assert state.pause_kept and unpause[:2] == ["kernel-tui", "unpause"]
-    assert kernel_tui(*unpause[1:]).returncode == ExitCode.OK
+    assert state.pause_kept
+    assert kernel_tui("unpause", "demo").returncode == ExitCode.OK
     live.until(lambda state: not state.paused and not state.pause_kept)
+
+    kill_while_paused()
+    resumed = kernel_tui.start("resume", "demo", "--headless")
+    live.until(lambda state: state.starts == 3 and not state.paused)
     resumed.kill()
     resumed.communicate()

@@ -16,6 +16,7 @@ from engine.config.schema import EvaluationConfig
 from engine.evaluation.inspect import profiler
 from engine.evaluation.local_evaluator import LocalEvaluator
 from engine.problem.inspection import inspect_file
+from engine.session.records.verdict import Baseline
 from tests.commandline import environment
 from tests.engine.proposers import canned
 from tui.monitor.panes.detail import assembly
@@ -34,6 +35,8 @@ exec "$@" < /dev/null
 TWO = 'extern "C" int launch(const float* x, float* out, void* workspace) { return 2; }'
 
 NORM = """
+import time
+
 import torch
 
 class Model(torch.nn.Module):
@@ -42,6 +45,8 @@ class Model(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(32)
 
     def forward(self, x):
+        if not torch.compiler.is_compiling():
+            time.sleep(0.1)
         return self.norm(x)
 
 def get_inputs():
@@ -50,7 +55,9 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-"""The model writes to its buffers. The compiler refuses that where they share memory with large inputs."""
+"""The model writes to its buffers. The compiler refuses that where they share memory with large inputs. Only eager
+sleeps.
+"""
 
 
 @pytest.fixture
@@ -81,18 +88,20 @@ def test_a_kernel_is_judged(folder: Path) -> None:
 
 
 def test_the_compiled_baseline_is_timed(folder: Path, tmp_path: Path) -> None:
-    async def baseline() -> str | None:
+    async def baseline() -> Baseline:
         (folder / "norm.py").write_text(f"{NORM}\n# {uuid.uuid4()}\n")
         problem = inspect_file(folder / "norm.py", "norm")
         evaluator = LocalEvaluator(EvaluationConfig(device="cpu"), tmp_path)
         await evaluator.start()
         try:
             await evaluator.open(problem, "")
-            return (await evaluator.compile_baseline(problem)).failure
+            return await evaluator.compile_baseline(problem)
         finally:
             await evaluator.close()
 
-    assert asyncio.run(baseline()) is None
+    found = asyncio.run(baseline())
+    assert found.failure is None and found.timing is not None and found.eager_ms is not None
+    assert found.eager_ms >= 100.0 > found.timing.median_ms
 
 
 def test_load_c_builds_beside_a_package_of_the_same_name(tmp_path: Path) -> None:

@@ -75,12 +75,11 @@ class Gist(Struct, frozen=True):
 
 def gist_of(text: str, data: Mapping[str, Any]) -> Gist:
     """Return the gist of an idea with ``text``. The model's own words in ``data`` take precedence."""
-    stated = " ".join(str(data.get(key) or "") for key in (BOTTLENECK, METHOD)).lower()
-    method = str(data.get(METHOD) or "").lower()
+    bottleneck, method = (str(data.get(key) or "").lower() for key in (BOTTLENECK, METHOD))
     low = text.lower()
     named = frozenset(name for name, pattern in _COMPILED if pattern.search(method))
     return Gist(
-        _first_bottleneck(stated) or _first_bottleneck(low),
+        _first_bottleneck(bottleneck) or _first_bottleneck(method) or _first_bottleneck(low),
         named or frozenset(name for name, pattern in _COMPILED if pattern.search(low)),
     )
 

@@ -41,14 +41,14 @@ class Context:
 
     ``device`` is the device that runs the kernels. ``ending`` is the reason why no new work starts. ``until_idle``:
     whether the search ends when only a person's replies are missing. ``unattended``: whether the search ends when only
-    a person could add kernels. ``interrupted``: whether the previous engine died, failed or got a signal. ``spent`` is
-    the reason why the search may not call any proposer: a limit or, if ``helpless``, failures of all models.
-    ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
-    reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps unopened problems to
-    the judge's error. ``closing`` names problems whose turn is ending; the search queues no more of their kernels.
-    ``awaiting_replies`` names problems whose turn has no time for another reply. For such problems, the search starts
-    no call, but waits for calls in flight and judges kernels. ``no_counters``: whether ncu failed to read hardware
-    counters on this machine. ``remembered``: ideas that worked in the sessions of ``warm_start``.
+    a person could add kernels. ``spent`` is the reason why the search may not call any proposer: a limit or, if
+    ``helpless``, failures of all models. ``silenced`` names models that the search no longer calls. ``refused`` maps
+    permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they reached.
+    ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending; the
+    search queues no more of their kernels. ``awaiting_replies`` names problems whose turn has no time for another
+    reply. For such problems, the search starts no call, but waits for calls in flight and judges kernels.
+    ``no_counters``: whether ncu failed to read hardware counters on this machine. ``remembered``: ideas that worked in
+    the sessions of ``warm_start``.
     """
 
     config: Config
@@ -64,7 +64,6 @@ class Context:
     last_rounds: bool = False
     until_idle: bool = False
     unattended: bool = False
-    interrupted: bool = False
     spent: str | None = None
     helpless: bool = False
     silenced: set[str] = field(default_factory=set)

@@ -222,7 +222,6 @@ async def _run_with(
             raise NoTools(why)
         if (why := other_model(config, state, devices)) is not None:
             raise OtherDevice(why)
-        interrupted = state.engine is not None and state.engine.was_interrupted
         await journal.record(
             EngineStarted(
                 pid=os.getpid(),
@@ -236,7 +235,6 @@ async def _run_with(
         )
         context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
         context.unattended = unattended
-        context.interrupted = interrupted
         reason = await Search(context).run(inbox)
         return Ended(reason, (context.spent or "") if reason == "budget" else "")
     finally:
@@ -345,9 +343,9 @@ class Search:
             await self._end_tasks()
 
     async def _end_or_keep_pause(self) -> None:
-        """End the pause of a search that a person stopped. An interrupted search stays paused, and the log says so."""
+        """Keep the pause of an interrupted search, and log this. If no person watches the search, end the pause."""
         journal = self.context.journal
-        if not self.context.interrupted:
+        if self.context.unattended:
             await journal.record(SearchResumed())
             return
         again = f"To unpause, press P in the monitor, or run: kernel-tui unpause {self.context.paths.directory}"

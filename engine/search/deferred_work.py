@@ -19,7 +19,7 @@ from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import NEARLY_USED_UP, BaselineMeasured, LogLine, VerdictGiven
 from engine.session.records.skipped_compile import skipped_compile, stopped_work, timing_compile
-from engine.session.records.speedup_text import WIDE
+from engine.session.records.speedup_text import WIDE, interval
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import (
     eager_change,
@@ -318,10 +318,12 @@ class Owed:
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
         """Return whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
-        cluster, whose hosts may differ in speed.
+        cluster, whose hosts may differ in speed, and if the judge has timed eager beside ``torch.compile``.
         """
         baselines = self._context.state.problems[problem].baselines
-        return not verdict.host and eager_change(verdict, baselines.get("eager")) > WIDE
+        if verdict.host or ((compiled := baselines.get("compile")) is not None and compiled.eager_ms is not None):
+            return False
+        return eager_change(verdict, baselines.get("eager")) > WIDE
 
     def _doubt(self, problem: str, verdict: Verdict) -> tuple[bool, bool, bool, bool, float]:
         """Return a key that is larger for a less certain speedup."""
@@ -353,4 +355,4 @@ class Owed:
 def _words(verdict: Verdict | None) -> str:
     if verdict is None or verdict.speedup is None:
         return verdict.status if verdict is not None else "nothing"
-    return f"{speedup_words(verdict)} [{verdict.speedup_low:.2f}, {verdict.speedup_high:.2f}]"
+    return f"{speedup_words(verdict)} ({interval(verdict.speedup_low, verdict.speedup_high)})"

@@ -85,6 +85,8 @@ def test_an_idea_is_known_by_its_bottleneck_and_its_methods(text: str, data: dic
 def test_traffic_in_shared_memory_is_not_a_bottleneck_of_global_memory() -> None:
     assert gist_of("Halve the shared memory traffic of the inner loop.", {}).bottleneck == "shared memory"
     assert gist_of("Halve the memory traffic of the inner loop.", {}).bottleneck == "memory"
+    named = {"bottleneck": "memory bandwidth", "method": "padded shared memory tiles without bank conflicts"}
+    assert gist_of("", named).bottleneck == "memory"
 
 
 def test_other_tile_sizes_are_another_idea() -> None:

@@ -498,7 +498,7 @@ async def test_a_search_that_ends_before_its_last_minute_says_why(
         await monitor.until(lambda: monitor.app.model.minutes is not None, "the limit")
         await monitor.press("down")
         assert "Press M to raise the limit and resume." in monitor.text()
-        assert ("The last 19 s were reserved for final measurements." in monitor.text()) == has_room
+        assert ("The last 19 s were too short for another kernel." in monitor.text()) == has_room
 
 
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(

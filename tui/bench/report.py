@@ -15,7 +15,7 @@ from engine.config.toml_table import toml_table
 from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, VerdictGiven
 from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
-from engine.session.state.over_compile import over_compile
+from engine.session.state.over_compile import share_of_eager
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
 from engine.session.store import SessionPaths, SessionReader
 from tui.text.narration import turn_end_words
@@ -318,10 +318,15 @@ def _over(problem: ProblemState, baseline: Baseline, verdict: Verdict | None) ->
     kernel = verdict.kernel if verdict is not None and verdict.status not in UNJUDGED else None
     if verdict is None or kernel is None or min(kernel.median_ms, kernel.p10_ms, kernel.p90_ms) <= 0:
         return Over(timing.median_ms)
-    measured = timing.median_ms / kernel.median_ms
-    speedup = over_compile(problem, verdict) or measured if baseline.which == "compile" else measured
-    low, high = (speedup / measured * one for one in (timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms))
     uncertain = is_comparison_uncertain(verdict, baseline, problem.baselines.get("eager"))
+    speedups = (verdict.speedup_low, verdict.speedup, verdict.speedup_high)
+    shares = [share_of_eager(baseline, ms) for ms in (timing.p10_ms, timing.median_ms, timing.p90_ms)]
+    beside = [one * share for one, share in zip(speedups, shares, strict=True) if one is not None and share is not None]
+    if len(beside) == len(shares):
+        low, speedup, high = beside
+    else:
+        speedup = timing.median_ms / kernel.median_ms
+        low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
     return Over(timing.median_ms, speedup, low, high, uncertain=uncertain)
 
 

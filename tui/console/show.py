@@ -37,7 +37,7 @@ from tui.view.spend import money
 
 LABEL = 14
 LEADERS = 5
-CORRECTED = "was: best at the round's end, which later runoffs or verdicts corrected"
+CORRECTED = "was: best at the round's end, which later runoffs, verdicts or prunes changed"
 """Footnote for the column "was"."""
 PRINTED_LINES = 50_000
 """Maximum number of source lines printed. ``--json`` prints longer sources in full."""

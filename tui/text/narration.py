@@ -14,6 +14,7 @@ from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
 from engine.session.state.session_state import SessionState, VariantState
+from tui.text.certainty import interval_words
 from tui.text.format import duration, milliseconds, transformation_label
 from tui.text.runoff_text import above_low_end, why_lower, why_no_star
 from tui.text.sanitize import one_line
@@ -198,8 +199,7 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
         return f"{head} {verdict.status.replace('_', ' ')}{reason}"
     if verdict.same_code_as is not None:
         return f"{head}: {one_line(verdict.reason)}, not timed again"
-    low, high = verdict.speedup_low, verdict.speedup_high
-    between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
+    between = f" {interval_words(verdict)}".rstrip()
     before, now_best = best.get(variant.problem), state.problems[variant.problem].best
     best[variant.problem] = now_best
     again = f", was {_outcome(variant.earlier[-1])}" if variant.earlier else ""

@@ -92,7 +92,7 @@ class Model(Struct):
         self.readings.extend(update.readings)
         if update.link is not None:
             self.link = update.link
-            if update.link.kind in ("ended", "starting"):
+            if update.link.kind in ("ended", "starting") and not update.link.gone:
                 self._ended_starts, self._ended_heard_at = self.state.starts, update.link.heard_at
         self.state.died = self.engine in ("died", "ended early")
 

@@ -101,9 +101,14 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
-        timed = time_repeatedly(judged.device, partial(judged.forward_on, slot), _DEVICE.compiled_s)
-        others = 0.0 if judged.device.cuda else contention.share()
-        return Baseline("compile", timed, precision, note, others=others)
+        forward = partial(judged.forward_on, slot)
+        timed = time_repeatedly(judged.device, forward, _DEVICE.compiled_s)
+        if judged.device.cuda:
+            return Baseline("compile", timed, precision, note)
+        with torch.compiler.set_stance("force_eager"):
+            eager = time_repeatedly(judged.device, forward, _DEVICE.compiled_s)
+        others = contention.share()
+        return Baseline("compile", timed, precision, note, others=others, eager_ms=eager.median_ms)
     except Exception as error:
         # Dynamo's first line announces what the compiler raised, and the next line says it.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

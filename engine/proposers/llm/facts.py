@@ -17,6 +17,7 @@ from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.idea_methods import METHOD, gist_of
 from engine.proposers.llm.approaches import VARIANTS
 from engine.proposers.protocol import NUMBER, Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.session.records.speedup_text import speedup
 from engine.session.state.ranking import reached_in_runoff
 from engine.session.worked_ideas import WorkedIdea, operators_of
 
@@ -157,9 +158,9 @@ def score(task: Task, kernel: Kernel) -> str:
         reason = verdict.reason.strip().splitlines()
         return f"{verdict.status.replace('_', ' ')}{f': {reason[0][:200]}' if reason else ''}"
     ms = verdict.kernel.median_ms
-    said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x over eager"]
+    said = [f"{_ms(ms)} ms", f"{speedup(verdict.speedup)} over eager"]
     if kernel.over_compile is not None:
-        said.append(f"{kernel.over_compile:.2f}x over torch.compile")
+        said.append(f"{speedup(kernel.over_compile)} over torch.compile")
     if task.sol_ms is not None:
         said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
     if task.problem.sol_bytes:
@@ -301,10 +302,10 @@ def leader_idea(kernel: Kernel) -> str:
 
 def worked_line(idea: WorkedIdea) -> str:
     """Describe in one line an idea that worked elsewhere."""
-    before = f"{idea.before:.2f}x to " if idea.before is not None else ""
+    before = f"{speedup(idea.before)} to " if idea.before is not None else ""
     session = f" in session {idea.session}" if idea.session else ""
     gist = _idea_words(idea.text, idea.data, _IDEA_CHARS)
-    return f"{idea.problem}{session}, {before}{idea.speedup:.2f}x over eager: {gist}"
+    return f"{idea.problem}{session}, {before}{speedup(idea.speedup)} over eager: {gist}"
 
 
 def _idea_words(text: str, data: Mapping[str, Any], most: int) -> str:
@@ -376,8 +377,8 @@ def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
     category = CATEGORY_NAMES.get(idea.category, idea.category)
     if idea.speedup is None:
         return f"({category}) {text} -> {idea.failure[:160] or 'no correct kernel'}"
-    before = f", from {idea.parent_speedup:.2f}x" if idea.parent_speedup is not None else ""
-    return f"({category}) {text} -> {idea.speedup:.2f}x over eager{before}{f', {slowdown}' if slowdown else ''}"
+    before = f", from {speedup(idea.parent_speedup)}" if idea.parent_speedup is not None else ""
+    return f"({category}) {text} -> {speedup(idea.speedup)} over eager{before}{f', {slowdown}' if slowdown else ''}"
 
 
 def examples(board: Board) -> list[ExampleKernel]:

@@ -22,6 +22,7 @@ from engine.proposers.llm.profile import profile_lines
 from engine.proposers.llm.trimming import failure
 from engine.proposers.protocol import LANGUAGE, Board, IdeaDraft, Kernel, Task
 from engine.session.records.model_calls import Purpose
+from engine.session.records.speedup_text import speedup
 
 SUFFIX = ".md.j2"
 IDEA_CATEGORIES = ("memory", "latency", "precision", "compute", "parallelism", "control")
@@ -92,7 +93,7 @@ class Prompts:
             lstrip_blocks=True,
             keep_trailing_newline=False,
         )
-        self._environment.filters["speedup"] = lambda value: f"{value:.2f}x"
+        self._environment.filters["speedup"] = speedup
 
     def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int) -> Prompt:
         """Build the prompt for ``count`` ideas: for ``parent``, or for first kernels if there is no parent. Raises

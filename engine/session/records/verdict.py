@@ -204,7 +204,8 @@ def precision_in_words(name: str, error: float, eager_error: float) -> str:
 
 class Baseline(Struct, frozen=True, omit_defaults=True):
     """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure``: why the time is missing. ``others``: share
-    of the CPU that other programs used during the measurement, if it matters.
+    of the CPU that other programs used during the measurement, if it matters. ``eager_ms``: for ``compile`` on a CPU,
+    eager's time right after the compiled model's, in milliseconds.
     """
 
     which: Literal["eager", "compile"]
@@ -213,6 +214,7 @@ class Baseline(Struct, frozen=True, omit_defaults=True):
     note: str = ""
     failure: str | None = None
     others: float = 0.0
+    eager_ms: float | None = None
 
 
 class Standing(Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,6 @@ from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.records.skipped_compile import reason_in
 from engine.session.records.speedup_text import with_times
-from engine.session.records.verdict import Verdict
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
@@ -81,6 +80,8 @@ def _engine_stopped(state: SessionData, event: ev.EngineStopped, time: float) ->
         state.search_seconds += time - state.engine.started_at
         _end_pause(state, time)
         _end_hold_up(state, time)
+    if event.reason not in ("signal", "error"):  # The search itself ended, so the next engine starts unpaused.
+        state.paused = state.pause_kept = False
     state.waits.clear()
 
 
@@ -129,8 +130,6 @@ def _baseline_measured(state: SessionData, event: ev.BaselineMeasured, time: flo
     _continue_turn(state, event.problem, time)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.baselines[event.baseline.which] = event.baseline
-        if event.baseline.which == "compile":
-            problem.compiled_at = time
         if event.sol_ms is not None:
             problem.sol_ms = event.sol_ms
         problem.degenerate = event.degenerate or problem.degenerate
@@ -254,7 +253,6 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
-    _note_eager(state, variant, event.verdict, time)
     if variant.was_judged and variant.verdict is not None and variant.verdict != event.verdict:
         variant.earlier = (*variant.earlier, variant.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
@@ -264,15 +262,6 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     ):  # A kernel that failed its first evaluation never led a round.
         choose_best(state, variant.problem, challenger=variant, at=time)
         choose_leader(state, variant)
-
-
-def _note_eager(state: SessionData, variant: VariantState, verdict: Verdict, time: float) -> None:
-    """Remember how fast eager was on a CPU at a verdict. GPUs keep their speed while other programs use the CPU."""
-    problem, eager = state.problems.get(variant.problem), verdict.reference
-    if problem is None or eager is None or eager.median_ms <= 0 or verdict.same_code_as is not None:
-        return
-    if all(device.kind == "cpu" for device in state.devices.values()):
-        problem.eager_times.append((time, eager.median_ms))
 
 
 def _profiled(state: SessionData, event: ev.Profiled, time: float) -> None:

@@ -172,10 +172,6 @@ class ProblemState(Struct):
     header: str
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
-    compiled_at: float = 0.0
-    """The time at which the judge had timed ``torch.compile``."""
-    eager_times: list[tuple[float, float]] = field(default_factory=list)
-    """Eager's time in each timed verdict on a CPU: the verdict's time, then milliseconds."""
     compile_skipped: str = ""
     """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit clears the reason."""
     sol_ms: float | None = None
@@ -258,8 +254,3 @@ class EngineState(Struct):
     def stopped_by_time(self) -> bool:
         """Whether the time budget, not a spending limit, ended the engine."""
         return self.stopped == "budget" and not self.message.endswith(LARGER_LIMIT)
-
-    @property
-    def was_interrupted(self) -> bool:
-        """Whether the engine, which has ended, died, failed or got a signal. If not, the search itself ended."""
-        return self.stopped in (None, "signal", "error")

@@ -159,9 +159,7 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
         _refuse_if_done(paths, state, request)
     if request is not None:
         send_request(paths, request, "resume")
-    engine = state.engine
-    stays_paused = not running and state.paused and engine is not None and engine.was_interrupted
-    return Beginning(paths.directory, starts=not running, seq=state.seq, stays_paused=stays_paused)
+    return Beginning(paths.directory, starts=not running, seq=state.seq, stays_paused=not running and state.paused)
 
 
 def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:

@@ -48,8 +48,8 @@ class Scoreboard(LinesView):
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
-        "round, corrected by later runoffs. Up and down go to another problem, in the tree too; the keys i and a seed "
-        "that problem."
+        "round, which later runoffs, verdicts and prunes change. Up and down go to another problem, in the tree too; "
+        "the keys i and a seed that problem."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "up", show=False),

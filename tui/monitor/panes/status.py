@@ -308,14 +308,15 @@ def _why_early(model: Model) -> str:
     if engine is None or not engine.stopped_by_time or minutes is None:
         return ""
     left_s = 60 * minutes - model.search_seconds()
-    return f"The last {fmt.duration(left_s)} were reserved for final measurements." if left_s >= 1 else ""
+    return f"The last {fmt.duration(left_s)} were too short for another kernel." if left_s >= 1 else ""
 
 
 def news_of(model: Model) -> str | None:
     """Return the current activity when no kernel is running: the start, a busy device, the end."""
     state, limits = model.state, model.source.limits
-    if state.pause_kept and model.link.kind in LIVE:
-        return "The search was paused before its engine was interrupted. Press P to unpause."
+    if state.pause_kept and model.link.kind in ("live", "stalled"):
+        unpause = "" if model.source.read_only else " Press P to unpause."
+        return f"The search was paused before its engine was interrupted.{unpause}"
     known = (
         overrun_of(model)
         or waiting_of(model)

@@ -30,8 +30,8 @@ FIGURES = {
     "vs compile": "torch.compile's time / the kernel's time; on a CPU, for the same speed of the machine",
     "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",
     "eager ms": "eager's time beside the best kernel; the log's 'eager alone' is another measurement",
-    "by round": "the best kernel's speedup at the end of each round, corrected by later runoffs",
-    "was 2.31x": "a round's figure at its end, before later runoffs or verdicts corrected it",
+    "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes change it",
+    "was 2.31x": "a round's figure at its end, before later runoffs, verdicts or prunes changed it",
 }
 
 
