@@ -153,7 +153,7 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
 
 
 def judged_again_words(variant: VariantState) -> str:
-    """Format a repeated verdict: ``judged again: 2.10x, was 2.31x``. Return "" if it replaced no verdict."""
+    """Format a repeated verdict as ``judged again: 2.10x, was 2.31x``. Return "" if there is no earlier verdict."""
     if not variant.earlier or variant.verdict is None:
         return ""
     return f"judged again: {_outcome(variant.verdict)}, was {_outcome(variant.earlier[-1])}"

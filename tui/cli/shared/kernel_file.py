@@ -40,7 +40,7 @@ def problem_line(problem: str) -> str:
 
 
 def exported_header(path: Path) -> ExportedHeader:
-    """Read the header of an exported solution. Another or an unreadable file names neither session nor problem."""
+    """Read the header of an exported solution. For any other file, or an unreadable file, both fields are None."""
     from engine.system.text_file import UnreadableFile
 
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
 MOST = 10**12
-"""Maximum limit on rounds, tokens and calls."""
+"""Largest limit that a user may set on rounds, tokens or calls."""
 
 
 class Count(Integer):
