@@ -57,7 +57,8 @@ def evaluate(
 
     A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one process.
 
-    --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
+    --shapes also builds and judges the kernel at other sizes. --shapes auto chooses three sizes: smaller, odd and
+    larger.
 
     Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct, or does not
     compile.
