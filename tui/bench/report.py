@@ -22,7 +22,8 @@ from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""Marks p. fast_p is the share of problems whose best kernel is correct, with a speedup interval entirely above p."""
+"""Values of p in fast_p, which is the share of problems whose best kernel is correct, with a speedup interval entirely
+above p."""
 CURVE_POINTS = 24
 """Number of intervals on the curve's time axis."""
 
@@ -234,7 +235,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
+        over["compile"] = Over(failure="the problem's minutes were too short for torch.compile" if too_slow else reason)
     over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,

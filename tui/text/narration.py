@@ -113,7 +113,10 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
 
 
 def turn_end_words(state: SessionState, problem: str, reason: ev.TurnEnd) -> str:
-    """Say why a turn ended. Without a verdict, the search also uses the time that a turn reserves for measurements."""
+    """Say why a turn ended.
+
+    If no kernel has a verdict, the turn also uses the time that it reserves for measurements.
+    """
     reserves = reason == "time" and any(variant.verdict is not None for variant in state.variants_of(problem))
     return _TURN_ENDS[reason] + _EXCEPT_RESERVE * reserves
 

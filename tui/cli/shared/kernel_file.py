@@ -28,7 +28,10 @@ _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 
 
 class ExportedHeader(NamedTuple):
-    """The session and the problem that the header of an exported solution names, or None if the header lacks it."""
+    """The session and the problem that the header of an exported solution names.
+
+    A name that the header lacks is None.
+    """
 
     session: str | None
     problem: str | None
