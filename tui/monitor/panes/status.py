@@ -47,7 +47,7 @@ OTHER_PANES = 110
 IN_OTHER_PANES = 6
 """Lowest rank of the status parts that the panes beside the tree show too."""
 FAILED = ("error",)
-"""Reasons to stop that are failures. All other reasons are normal ends of a search."""
+"""Stop reasons that are failures. All other stop reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JUDGE = "judge a new kernel"
-"""What a request with a kernel asks of the engine."""
+"""What a request with a kernel asks the engine to do."""
 
 
 class Selection(Protocol):
