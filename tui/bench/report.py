@@ -22,7 +22,8 @@ from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""Marks p. fast_p is the share of problems whose best kernel is correct, with a speedup interval entirely above p."""
+"""Values of p in fast_p, which is the share of problems whose best kernel is correct, with a speedup interval entirely
+above p."""
 CURVE_POINTS = 24
 """Number of intervals on the curve's time axis."""
 
@@ -30,10 +31,10 @@ CURVE_POINTS = 24
 class Over(Struct, frozen=True):
     """The comparison of a problem's best kernel with a baseline.
 
-    ``ms`` is the baseline's time. If there is no time, ``failure`` says why. ``low`` to ``high`` is an interval around
-    ``speedup``. Over eager, the interval is the verdict's 95% interval. Over other baselines, ``low`` is the baseline's
-    10th percentile divided by the kernel's 90th. ``high`` is the baseline's 90th percentile divided by the kernel's
-    10th. ``uncertain`` is true if the speedup is uncertain.
+    ``ms`` is the baseline's time. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
+    interval around ``speedup``. Over eager, the interval is the verdict's 95% interval. Over other baselines, ``low``
+    is the baseline's 10th percentile divided by the kernel's 90th. ``high`` is the baseline's 90th percentile divided
+    by the kernel's 10th. ``uncertain`` is true if the speedup is uncertain.
     """
 
     ms: float | None = None
@@ -109,9 +110,9 @@ class Report(Struct, frozen=True, kw_only=True):
     """A benchmark's results. ``created`` is in Unix seconds.
 
     ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` sums up the
-    best kernels over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged`` counts the
-    best kernels judged under these rules. ``curve`` counts each problem's own minutes. In a session without turns, it
-    counts the session's minutes divided by the number of problems.
+    best kernels' speedups over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged``
+    counts the best kernels judged under these rules. The time axis of ``curve`` is each problem's own minutes. In a
+    session without turns, the axis is the session's minutes divided by the number of problems.
     """
 
     session: str
@@ -146,7 +147,7 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 
 
 class _Step(Struct, frozen=True):
-    """A change of a problem's best kernel. ``speedup`` is 1 without a correct kernel.
+    """A change of a problem's best kernel. ``speedup`` is 1 if the problem has no correct kernel.
 
     ``problem_s`` is the time of the change, in seconds of the problem's own time. ``session_s`` is the same time, in
     seconds of the session's engine time.
@@ -234,7 +235,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
+        over["compile"] = Over(failure="the problem's minutes were too short for torch.compile" if too_slow else reason)
     over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,

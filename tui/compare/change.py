@@ -22,8 +22,8 @@ LEGEND = (
 class Change(NamedTuple):
     """A relative change in speedup: 0.04 is four percent faster.
 
-    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff did and one of the two
-    speedups is uncertain.
+    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff timed both kernels and
+    one of the two speedups is uncertain.
     """
 
     value: float
@@ -44,9 +44,9 @@ def change_words(change: Change | None) -> str:
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
     """Return the change in speedup from ``before`` to ``variant``, or None if either has no speedup.
 
-    The newest runoff that timed both kernels decides. Without such a runoff, their comparable speedups decide if
-    runoffs scaled both from the same verdict. Otherwise, the two verdicts decide, because a scaled figure and a verdict
-    come from different measurements.
+    The change comes from the newest runoff that timed both kernels. Without such a runoff, it comes from their
+    comparable speedups, if runoffs scaled both from the same verdict. Otherwise, it comes from the two verdicts,
+    because a scaled figure and a verdict come from different measurements.
     """
     old, new = figures_of(state, before) if before is not None else None, figures_of(state, variant)
     if before is None or old is None or new is None or not old.speedup:

@@ -71,7 +71,7 @@ class Row(Struct, frozen=True):
 
     @property
     def notable(self) -> bool:
-        """Whether the row's leaders are far ahead."""
+        """Whether the row's leaders are far ahead of the other columns."""
         spread = self.spread
         return bool(self.leaders) and (spread is None or spread >= NOTABLE)
 

@@ -92,7 +92,7 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
 def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
     """Return a sentence if the machine changed between the verdicts.
 
-    The sign of such a change is that eager took longer next to one kernel than next to another.
+    The function infers a change if eager took notably longer in one kernel's verdict than in another's.
     """
     if len({one.problem for one in variants}) > 1:
         return []

@@ -54,7 +54,7 @@ class CleanHook(RenderHook):
 def clean_console(width: int | None, *, err: bool = False) -> Console:
     """Return a console on standard output, or on standard error, without markup, emoji codes or highlighting.
 
-    ``width`` is in cells. None means the terminal's width.
+    ``width`` is in cells. If ``width`` is None, the console has the terminal's width.
     """
     console = Console(width=width, stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=False)
     console.push_render_hook(CleanHook())

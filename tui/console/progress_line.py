@@ -1,6 +1,6 @@
 """Show a command's progress on one line of standard error.
 
-The line appears only on a terminal. The command always reports waits for a device.
+The line appears only on a terminal. If the command waits for a device, it always says so.
 """
 
 from __future__ import annotations

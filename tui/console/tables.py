@@ -68,7 +68,7 @@ _SOL = "% SOL"
 VISIBLE = 0.01
 """Smallest relative difference that readers notice between a speedup and the quotient of the times in its row."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
-"""Caption for results with such a difference."""
+"""Caption for results in which a speedup visibly differs from the quotient of the times in its row."""
 EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
 """Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")

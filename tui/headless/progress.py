@@ -45,7 +45,7 @@ DONE_ROWS = 10
 
 
 class LiveTable:
-    """A ``View`` that redraws a table in place. Important lines scroll above it."""
+    """A ``View`` that redraws a table in place. Important lines scroll above the table."""
 
     def __init__(self, minutes: float | None, rounds: int, paths: SessionPaths) -> None:
         self._limits = replace(limits_of(paths), minutes=minutes, rounds=rounds)
@@ -117,7 +117,9 @@ def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
 
 
 def _rows(state: SessionState) -> list[str]:
-    """Return the problems to show. With turns, show the problems whose turns ended last, and the running problem."""
+    """Return the problems to show: all problems or, if they take turns, the running problem and the problems whose
+    turns ended last.
+    """
     if not state.takes_turns:
         return list(state.problems)
     phases = state.phases()

@@ -312,7 +312,7 @@ class MonitorApp(App[int]):
             screen.call_after_refresh(screen.steering.write_for, idea)
 
     def start_engine(self) -> None:
-        """Start an engine on a session without one."""
+        """Start an engine on a session that has no running engine."""
         if self.model.link.gone:
             self.say(GONE, severity="warning")
         elif self.model.link.kind in ("live", "stalled"):
@@ -522,7 +522,7 @@ class MonitorApp(App[int]):
                 loop.add_signal_handler(number, self.exit, 128 + number)
 
     def _orphaned(self) -> None:
-        """Exit because the terminal is gone. The watch's thread calls this method."""
+        """Exit because the terminal is gone. The thread of ``OrphanWatch`` calls this method."""
         self.call_later(self.exit, 128 + signal.SIGHUP)
 
 

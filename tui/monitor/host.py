@@ -33,7 +33,7 @@ class Host(Protocol):
         """Send the plan's request to the engine. ``then`` runs once the request is sent."""
 
     def start_engine(self) -> None:
-        """Start an engine on a session without one."""
+        """Start an engine on a session that has no running engine."""
 
     def copy_text(self, text: str, what: str) -> None:
         """Copy ``text`` to the clipboard of the user's terminal. ``what`` names the text in the notice."""

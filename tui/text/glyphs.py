@@ -26,7 +26,7 @@ GLYPHS: dict[str, Glyph] = {
     "cheating": Glyph("≈", "=", "warn", "false speedup: the judge found a cheat"),
     "library": Glyph("▤", "%", "warn", "calls a library, so it does not count"),
     "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
-    "cancelled": Glyph("○", "0", "dim", "canceled or left over before its verdict"),
+    "cancelled": Glyph("○", "0", "dim", "canceled or left without a verdict"),
     "pruned": Glyph("⊘", "-", "dim", "pruned by the user"),
     "waiting": Glyph("✎", "&", "warn", "idea that is waiting for a kernel"),
     "idea": Glyph("◇", "i", "text", "idea"),
@@ -58,8 +58,8 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
 def stage_words(state: SessionState, variant: VariantState) -> str:
     """Return the stage of a kernel without a verdict, such as ``building`` or ``not queued``.
 
-    A kernel that is left over is ``not judged``. If the engine ended during the evaluation, the kernel is
-    ``interrupted``.
+    A kernel is ``not judged`` if the search or the problem's turn ended first. If the engine ended during the
+    evaluation, the kernel is ``interrupted``.
     """
     if state.is_left_over(variant):
         return "not judged"

@@ -114,7 +114,10 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
 
 
 def turn_end_words(state: SessionState, problem: str, reason: ev.TurnEnd) -> str:
-    """Say why a turn ended. Without a verdict, the search also uses the time that a turn reserves for measurements."""
+    """Say why a turn ended.
+
+    If no kernel has a verdict, the turn also uses the time that it reserves for measurements.
+    """
     reserves = reason == "time" and any(variant.verdict is not None for variant in state.variants_of(problem))
     return _TURN_ENDS[reason] + _EXCEPT_RESERVE * reserves
 
@@ -154,7 +157,7 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
 
 
 def judged_again_words(variant: VariantState) -> str:
-    """Format a repeated verdict: ``judged again: 2.10x, was 2.31x``. Return "" if it replaced no verdict."""
+    """Format a repeated verdict as ``judged again: 2.10x, was 2.31x``. Return "" if there is no earlier verdict."""
     if not variant.earlier or variant.verdict is None:
         return ""
     return f"judged again: {_outcome(variant.verdict)}, was {_outcome(variant.earlier[-1])}"

@@ -59,8 +59,8 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
 
 
 def former_verdict_words(former: VariantState | None, best: VariantState) -> str:
-    """Say that the verdict on the former best kernel is higher: ``v7's verdict: 2.10x; the runoff decides``. Return ""
-    if it is not.
+    """Say that the verdict on the former best kernel is higher, as ``v7's verdict: 2.10x; the runoff decides``. Return
+    "" if that verdict is not higher.
     """
     if former is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""

@@ -24,7 +24,7 @@ def twin_of(state: SessionState, variant: VariantState) -> VariantState | None:
 
 
 def speedup_in_words(state: SessionState, variant: VariantState) -> str:
-    """Format the comparable speedup: ``5.70x``, or ``= v24 5.70x`` if v24 has the same machine code."""
+    """Format the comparable speedup as ``5.70x``, or as ``= v24 5.70x`` if v24 has the same machine code."""
     twin = twin_of(state, variant)
     speedup = comparable_words(state, twin or variant)
     return speedup if twin is None else f"= {twin.id} {speedup}"

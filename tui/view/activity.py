@@ -253,7 +253,7 @@ def waiting_of(model: Model) -> str | None:
 
 
 def final_measurement_of(model: Model) -> str | None:
-    """Return what the engine measures in the time that it reserves for final measurements, or None before that."""
+    """Return what the engine measures in the time that it reserves for final measurements, or None before that time."""
     state, minutes = model.state, model.minutes
     if minutes is None or state.engine is None or not state.log or state.paused:
         return None

@@ -48,7 +48,7 @@ def more_minutes(model: Model) -> float | None:
 
 def other_end(state: SessionState, rounds: int | None) -> str:
     """Return why a finished search ended before the limit ``rounds``, such as ``softmax: no proposer has a new idea``.
-    More rounds may then not continue it. Return "" if a problem reached this limit.
+    More rounds may then not continue the search. Return "" if a problem reached this limit.
     """
     ended = ""
     for problem in state.problems.values():
@@ -207,7 +207,7 @@ def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
 
 
 def _spendable(limits: Limits) -> str:
-    """Return the options that raise a used-up budget of dollars, tokens or calls. One of them is necessary."""
+    """Return the options that raise a used-up budget of dollars, tokens or calls. The user must give one of them."""
     names = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
     return " or ".join(f"--{name} N" for name in names or ["minutes"])
 

@@ -22,14 +22,15 @@ from tui.text.certainty import over_compile_is_uncertain
 class ResultRow(Struct, frozen=True, kw_only=True):
     """A problem's results. Times are in milliseconds.
 
-    ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``eager_ms`` comes
-    from the same pairs. ``over_compile`` is the speedup over torch.compile. ``uncertain``, ``compile_uncertain`` and
-    ``over_compile_uncertain`` say which figures are uncertain: the speedup over eager, the time of torch.compile, and
-    the speedup over torch.compile. ``compile_note`` says why there is no torch.compile time, or is "". ``sol_share`` is
-    SOL / best time. ``kernelbench`` is the best kernel's verdict under KernelBench's rules, or "". ``sizes`` describes
-    the best kernel's results at other sizes. ``file`` is the path of the best kernel's source, or None for a packed
-    session, which has no such files. ``status`` is "solved", or says why there is no best kernel; see
-    :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why its search ended.
+    ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``eager_ms`` is
+    eager's time in the paired calls behind this speedup. ``over_compile`` is the speedup over torch.compile.
+    ``uncertain``, ``compile_uncertain`` and ``over_compile_uncertain`` say which figures are uncertain: the speedup
+    over eager, the time of torch.compile, and the speedup over torch.compile. ``compile_note`` says why there is no
+    torch.compile time, or is "". ``sol_share`` is SOL / best time. ``kernelbench`` is the best kernel's verdict under
+    KernelBench's rules, or "". ``sizes`` describes the best kernel's results at other sizes. ``file`` is the path of
+    the best kernel's source, or None for a packed session, which has no such files. ``status`` is "solved", or says why
+    there is no best kernel; see :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why
+    its search ended.
     """
 
     problem: str

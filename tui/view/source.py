@@ -38,7 +38,7 @@ LINK_EVERY_S = 0.5
 
 LinkKind = Literal["connecting", "starting", "live", "stalled", "ended", "replay"]
 ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
-"""The kinds of link with an engine process."""
+"""The kinds of link for which an engine process exists."""
 
 
 class Link(Struct, frozen=True):

@@ -155,7 +155,7 @@ def _cap(table: Any) -> Cap:
 
 
 def money(dollars: float | None) -> str:
-    """Format dollars: ``$12.34``, ``$0.0042`` below ten cents, ``-`` for None."""
+    """Format dollars as ``$12.34``, as ``$0.0042`` below ten cents, or as ``-`` for None."""
     if dollars is None:
         return "-"
     return f"${dollars:,.2f}" if dollars >= 0.1 or not dollars else f"${dollars:.4f}"

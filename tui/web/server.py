@@ -79,7 +79,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
         return application
 
     async def run(self) -> None:
-        """Serve until SIGINT or SIGTERM. Viewers end with the server."""
+        """Serve until SIGINT or SIGTERM. The viewers' processes end with the server."""
         runner = web.AppRunner(self.application(), shutdown_timeout=_SHUTDOWN_S, handle_signals=False)
         await runner.setup()
         await web.SockSite(runner, self.listening).start()

@@ -14,7 +14,7 @@ from tui.console.echo import echo
 @click.command()
 @certificates_option
 @click.option("--host", default="", help="Interface to listen on: a host name or an IP address.  [default: all]")
-@click.option("--port", type=Integer(0, 65535), default=8786, show_default=True, help="Port, or 0 for a free one.")
+@click.option("--port", type=Integer(0, 65535), default=8786, show_default=True, help="Port, or 0 for any free port.")
 def scheduler(certificates: Path, host: str, port: int) -> None:
     """Run the scheduler, which connects workers and engines.
 

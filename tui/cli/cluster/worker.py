@@ -16,7 +16,9 @@ from tui.console.echo import echo
 @click.command()
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="The scheduler's address, such as tls://gpu1:8786.")
 @certificates_option
-@click.option("--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or 0,2.")
+@click.option(
+    "--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or indices such as 0,2."
+)
 @click.option(
     "--builders", type=Integer(1, 1024), help="Maximum number of parallel builds.  [default: one per two cores]"
 )

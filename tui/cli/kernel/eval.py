@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.session.records.other_sizes import AtSizes
     from engine.session.records.verdict import Standing, Verdict
 
-PEAKS_OF_THIS_RUN = "SOL: by the device's peaks as measured now; a search measures them once, so its % SOL can differ"
+PEAKS_OF_THIS_RUN = "SOL: uses the device's peaks as measured now; a search measures them once, so its % SOL can differ"
 """Footnote for the SOL."""
 AUTO = "auto"
 """The value of ``--shapes`` for sizes that the engine chooses."""
@@ -57,7 +57,8 @@ def evaluate(
 
     A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one process.
 
-    --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
+    --shapes also builds and judges the kernel at other sizes. --shapes auto chooses three sizes: smaller, odd and
+    larger.
 
     Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct, or does not
     compile.

@@ -191,7 +191,7 @@ async def _build(
 ) -> dict[str, BuildReport] | None:
     """Build all kernels, and return a report for each.
 
-    If a compiler is missing or a build raises OSError, return None: then the evaluation reports the problem.
+    If a compiler is missing or a build raises OSError, return None. The evaluation then reports the error.
     """
     import asyncio
 
@@ -205,7 +205,7 @@ async def _build(
 
 
 def _with_first_build(verdict: Verdict, first: BuildReport) -> Verdict:
-    """Return the verdict. If its build came from the cache, replace the build report with that of the first build."""
+    """Return the verdict, with the build report of the first build if the verdict's own build came from the cache."""
     from msgspec.structs import replace
 
     if verdict.build is None or not verdict.build.cached:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.session.store import SessionPaths
 
 ROUNDS = 1000
-"""Rounds per problem without --config, so that the minutes decide when the search of a problem ends."""
+"""Rounds per problem without --config. The number is so high that it ends no search before the minutes do."""
 DEFAULT_CONFIG = f"""\
 [search]
 rounds = {ROUNDS}

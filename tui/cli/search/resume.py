@@ -48,7 +48,7 @@ def resume(
 
 
 def _only_one(root: Path) -> str:
-    """Return the name of the only session that stopped or died. Raises Failure unless there is exactly one."""
+    """Return the name of the only session that stopped or died. Raises Failure if there are none or several."""
     from engine.exit_codes import ExitCode
     from engine.session.store import SessionPaths, is_bundled, list_sessions
 

@@ -16,7 +16,8 @@ _LANGUAGES = ("language", "languages")
 def readable(value: Any) -> Any:
     """Return ``value`` with the manual's names: each struct as a dict of its fields, languages as ``LANGUAGE_NAMES``.
 
-    Like msgspec, keep a struct's tag. If the struct says so, omit the fields that have their default value.
+    Like msgspec, keep a struct's tag. For a struct with ``omit_defaults``, omit the fields that have their default
+    value.
     """
     if isinstance(value, Struct):
         found = ((one, getattr(value, one.name)) for one in fields(value))

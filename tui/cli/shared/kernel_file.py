@@ -28,7 +28,10 @@ _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 
 
 class ExportedHeader(NamedTuple):
-    """The session and the problem that the header of an exported solution names, or None if the header lacks it."""
+    """The session and the problem that the header of an exported solution names.
+
+    A name that the header lacks is None.
+    """
 
     session: str | None
     problem: str | None
@@ -40,7 +43,7 @@ def problem_line(problem: str) -> str:
 
 
 def exported_header(path: Path) -> ExportedHeader:
-    """Read the header of an exported solution. Another or an unreadable file names neither session nor problem."""
+    """Read the header of an exported solution. For any other file, or an unreadable file, both fields are None."""
     from engine.system.text_file import UnreadableFile
 
     try:

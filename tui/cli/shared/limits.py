@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
 MOST = 10**12
-"""Maximum limit on rounds, tokens and calls."""
+"""Largest limit that a user may set on rounds, tokens or calls."""
 
 
 class Count(Integer):
@@ -47,7 +47,7 @@ def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> Chang
 
 
 def limit_options(function: F) -> F:
-    """Add an option for each limit. The command receives ``request``, which is None without a limit."""
+    """Add an option for each limit. The command receives ``request``, which is None if the user gives no limit."""
     above_0 = FiniteAbove0()
     options = (
         click.option("--minutes", type=above_0, help="Search time limit of the whole session, in minutes."),

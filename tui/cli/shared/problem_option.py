@@ -44,7 +44,7 @@ class ProblemOption(click.Option):
     """
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Leave out "[required]", which is not true of files that name their problem."""
+        """Omit "[required]", because the option is not required for files that name their problem."""
         required, self.required = self.required, False
         try:
             return super().get_help_record(ctx)
@@ -92,7 +92,8 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
     """Return a description of the kernel's session, and its problems. A kernel's session contains the file, or the
-    file's header names the session. Without one, return the newest session. Return ("", []) without a readable session.
+    file's header names the session. If there is no such session, use the newest session. If no session is readable,
+    return ("", []).
     """
     root, files = sessions_root(ctx), _files(ctx)
     around = [above for file in files for above in file.absolute().parents if (above / "session.db").is_file()]

@@ -114,8 +114,8 @@ def problem_id(paths: SessionPaths, problem: str | None, node: str | None = None
     """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
 
     A path may be relative to the config. The function returns an unknown name unchanged, so that the engine rejects it.
-    Without ``problem``, it returns the problem of the idea or kernel ``node``. Without both, it returns the session's
-    only problem. Raises Failure if the session does not have exactly one problem to return.
+    Without ``problem``, it returns the problem of the idea or kernel ``node``. Without ``problem`` and ``node``, it
+    returns the session's only problem. Raises Failure if the session does not have exactly one problem to return.
     """
     from engine.problem.catalog import CatalogError, resolve
 

@@ -43,8 +43,8 @@ def table_lines(
 ) -> list[Strip]:
     """Return the rows of all sections. A row without differences is dim.
 
-    The last column, ``apart``, is the row's largest figure divided by its smallest. With ``tall``, long texts get
-    twice the lines.
+    The last column, ``apart``, is the row's largest figure divided by its smallest. With ``tall``, long texts get twice
+    as many lines.
     """
     widths = _widths(comparison, width)
     lines: list[Strip] = []

@@ -59,7 +59,7 @@ NOT_ON: dict[Kind | None, set[str]] = {
     "round": {"prune", "pin", "retry"},
     "idea": {"retry"},
 }
-"""Actions that do nothing on a kind of row, or without a selected row."""
+"""Actions that do nothing, by the kind of the selected row (None if no row is selected)."""
 ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
 
 

@@ -46,10 +46,10 @@ class Leaderboard(LinesView):
     ellipsis = True
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
-        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. If the first kernel's "
-        "speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). Kernels that "
-        "a runoff timed have the best kernel's speedup and ms, scaled by the runoff. Other kernels have the figures of "
-        "their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
+        "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
+        "kernel's speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). If a "
+        "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff. Other kernels have the "
+        "figures of their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
         f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
     )
 

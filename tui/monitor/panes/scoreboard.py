@@ -43,13 +43,13 @@ ROOM = 13
 
 class Scoreboard(LinesView):
     HELP = (
-        "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). Beside the "
-        "kernel's time, 'eager ms' is eager's time; the log's 'eager alone' is a separate measurement. On a busy "
+        "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). 'eager ms' is "
+        "eager's time, measured beside the kernel; the log's 'eager alone' is a separate measurement. On a busy "
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
         "round, which later runoffs, verdicts and prunes change. Up and down go to another problem, in the tree too; "
-        "the keys i and a seed that problem."
+        "the keys i and a seed an idea or a kernel for that problem."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "up", show=False),

@@ -45,9 +45,9 @@ NAME_MIN = 9
 OTHER_PANES = 110
 """Minimum screen width, in cells, at which other panes stand beside the tree."""
 IN_OTHER_PANES = 6
-"""Lowest rank of the parts that these panes show too."""
+"""Lowest rank of the status parts that the panes beside the tree show too."""
 FAILED = ("error",)
-"""Reasons to stop that are failures. All other reasons are normal ends of a search."""
+"""Stop reasons that are failures. All other stop reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
 
 

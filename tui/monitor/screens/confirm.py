@@ -39,7 +39,7 @@ class ConfirmScreen(ModalScreen[bool]):
     DEFAULT_CSS = _css("ConfirmScreen", "error")
 
     def __init__(self, question: Callable[[], tuple[str, ...]], *, yes: str = "yes", no: str = "no") -> None:
-        """``question`` returns the lines. The dialog calls it every second, because the search goes on."""
+        """``question`` returns the lines. The dialog calls ``question`` every second, because the search goes on."""
         super().__init__()
         self._question = question
         self._answers = f"y: {yes}    n, enter: {no}"

@@ -54,8 +54,8 @@ class Plan(Struct, frozen=True):
     """A request to the engine, with its confirmation and undo.
 
     The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation,
-    and the first line asks. ``undoable`` says whether ``z`` undoes the request. Without an ``inverse``, undo prunes the
-    new node. ``step`` is the step that the request undoes or redoes.
+    with the question itself in the first line. ``undoable`` says whether ``z`` undoes the request. Without an
+    ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes or redoes.
     """
 
     command: Command
@@ -247,7 +247,7 @@ class History(Struct):
         self._steps = [*kept, step] if step is not None else kept
 
     def unanswered(self, plan: Plan) -> None:
-        """Record that no engine has the plan's request, or that the engine ended before an answer."""
+        """Record that no engine received the plan's request, or that the engine ended before an answer."""
         if plan.step is not None:
             plan.step.in_flight = False
 

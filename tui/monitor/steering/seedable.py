@@ -86,8 +86,8 @@ def answers_at_once() -> bool:
 async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
     """Return the transformations that the playbook can apply to ``parent`` or, if it is None, to the best kernel.
 
-    The engine decides by the same rules. There are no transformations before the first round, without a playbook, or
-    for a problem without a pattern. Raises SessionError.
+    The engine applies the same rules to a seeded transformation. There are no transformations before the first round,
+    without a playbook, or for a problem without a pattern. Raises SessionError.
     """
     for name in _HEAVY:
         await asyncio.to_thread(importlib.import_module, name)

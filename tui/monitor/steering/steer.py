@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JUDGE = "judge a new kernel"
-"""What a request with a kernel asks of the engine."""
+"""What a request with a kernel asks the engine to do."""
 
 
 class Selection(Protocol):
@@ -254,7 +254,8 @@ class Steering:
     def _may_write(self, doing: str) -> bool:
         """Return whether a request would reach an engine. If not, open a dialog that says why.
 
-        Users keep typing after such a key. The dialog takes this text, which the main screen would run as commands.
+        Users often type on after a key that should open a text field. The dialog discards this text, which the main
+        screen would run as commands.
         """
         why = self._host.why_not_steer(doing)
         if why is not None:

@@ -58,7 +58,7 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
 
 
 def _failure(command: list[str]) -> str | None:
-    """Run the editor. Return an error text, or None on success. Meanwhile, the monitor ignores Ctrl-C."""
+    """Run the editor. Return an error text, or None on success. While the editor runs, the monitor ignores Ctrl-C."""
     name = one_line(Path(command[0]).name, 40)
     interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN: the editor would inherit it
     try:

@@ -33,7 +33,7 @@ def complete(typed: str, suffixes: Collection[str]) -> Completion:
 
 
 def expanded(typed: str) -> Path:
-    """Return the path with the home directory for ``~``. An unknown user's ``~name`` stays as it is."""
+    """Return the path with ``~`` replaced by the home directory. An unknown user's ``~name`` stays as it is."""
     try:
         return Path(typed).expanduser()
     except RuntimeError:

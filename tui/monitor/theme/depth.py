@@ -16,7 +16,9 @@ LIGHT, DARK = "ansi-light", "ansi-dark"
 
 
 def prefer_no_color() -> None:
-    """Set NO_COLOR for terminals without color. Call it before creating an app, because the app reads NO_COLOR."""
+    """Set NO_COLOR for terminals without color. Call this function before creating an app, because the app reads
+    NO_COLOR.
+    """
     if os.environ.get("TERM") in COLORLESS:
         os.environ.setdefault("NO_COLOR", "1")
 

@@ -10,7 +10,7 @@ from engine.session.records import events as ev
 from engine.session.state.session_state import SessionState
 
 BINS = 256
-"""Maximum number of bins. In a longer search, pairs of bins merge, so that memory stays constant."""
+"""Maximum number of bins. When a search needs more bins, pairs of bins merge, so that memory stays constant."""
 FIRST_BIN_S = 0.5
 """Length of a bin at first, in seconds of search time."""
 MOST_WAITING = 1 << 17

@@ -9,7 +9,7 @@ from tui.view.model import Model
 from tui.view.source import Limits
 
 TIME = "time"
-"""Name of the limit on minutes, which ends at a known time."""
+"""Name of the limit on minutes, which ends the search at a known time."""
 ENOUGH = 0.05
 """Minimum used share of a limit before ``progress_of`` estimates when the search will reach it."""
 
@@ -28,8 +28,8 @@ class Progress(Struct, frozen=True):
 def progress_of(model: Model) -> Progress | None:
     """Estimate the progress of a running search from the limit that it will reach first.
 
-    Minutes end at a known time. The estimate assumes that rounds, turns, dollars, tokens and calls continue at their
-    rate so far. Return None if the search is not running or has no limit.
+    A limit on minutes ends the search at a known time. The estimate assumes that rounds, turns, dollars, tokens and
+    calls continue at their rate so far. Return None if the search is not running or has no limit.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -83,7 +83,9 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
-    """Return the share of finished turns, or None without problems. The open turn counts by its minutes."""
+    """Return the share of finished turns, or None without problems. The open turn counts by the used share of its
+    minutes.
+    """
     phases = list(state.phases().values())
     if not phases:
         return None

@@ -17,7 +17,9 @@ from engine.system.tool_paths import NoCompiler, NoTool
 
 
 class Request(Struct, frozen=True):
-    """A kernel to disassemble. ``header`` is its problem's C header. ``arch`` is a GPU architecture, for CUDA only."""
+    """A kernel to disassemble. ``header`` is the C header of the kernel's problem. ``arch`` is a GPU architecture, for
+    CUDA only.
+    """
 
     source: str
     language: Language

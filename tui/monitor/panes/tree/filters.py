@@ -14,7 +14,7 @@ from tui.text.format import transformation_label
 
 HELP = (
     "Each word must match the id, idea, transformation, note, status, proposer, host or problem. Ids (v7, i3, r2) and "
-    "'hand' (written by hand) match exactly. !word excludes a word. >1.5 and <1 compare the speedup."
+    "'hand' (written by hand) match exactly. !word excludes a word. >1.5 and <1 filter by speedup."
 )
 
 SHORT_HELP = "all words must match; v7, r2, hand: exact match; !word: exclude; >1.5 <1: speedup"

@@ -11,8 +11,8 @@ _CLAUSE, _BETWEEN = re.compile(r"[,;:.] "), re.compile(r"[,;:.]? ")
 
 
 def unshared(text: str, others: Iterable[str]) -> str:
-    """Return ``text`` from its first clause that differs from ``others`` or, failing that, its first such word. ``…``
-    replaces the beginning.
+    """Return ``text`` from its first clause that differs from ``others`` or, failing that, from its first word that
+    differs. ``…`` replaces the beginning.
 
     Keep the word before a figure, since this word names the figure: ``accumulators 2``, not ``2``, and
     ``lanes 0 -> 8``, not ``-> 8``.
