@@ -74,7 +74,9 @@ class Gist(Struct, frozen=True):
 
 
 def gist_of(text: str, data: Mapping[str, Any]) -> Gist:
-    """Return the gist of an idea with ``text``. The model's own words in ``data`` take precedence."""
+    """Return the bottleneck and the methods of an idea with ``text``. The model's own words in ``data`` take
+    precedence.
+    """
     stated = " ".join(str(data.get(key) or "") for key in (BOTTLENECK, METHOD)).lower()
     method = str(data.get(METHOD) or "").lower()
     low = text.lower()
