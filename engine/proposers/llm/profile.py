@@ -15,8 +15,8 @@ from engine.session.records.verdict import Launch, Verdict
 _CLEAR = 0.6
 """A peak limits a kernel that reaches this share of the peak."""
 _NO_BOUND = 1.02
-"""A kernel above this share of a measured peak shows that the peak is no bound. Either the machine was busy during the
-measurement, the data stay in caches, or the kernel does fewer operations than the reference.
+"""A kernel above this share of a measured peak shows that the peak is no bound. The machine may have been busy during
+the measurement, the data may stay in caches, or the kernel may do fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
 """Launch overhead limits a CUDA kernel that takes less time than this, in ms."""

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 APART_S = 0.002
-"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls
-of 200 ms each took 14% longer. With pacing, the calls took only 3% longer.
+"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls,
+which take 200 ms each when alone, took 14% longer. With pacing, they took only 3% longer.
 """
 
 

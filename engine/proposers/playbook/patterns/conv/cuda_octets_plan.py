@@ -26,9 +26,9 @@ _MOST_PRODUCTS = 2048
 _OTHER_REGISTERS = 44
 """Registers per thread, not counting accumulators and fragments. With fewer registers, the compiler spills."""
 _TEAM_REGISTERS = 40
-"""Registers per thread that loads no patches, not counting accumulators and fragments."""
+"""Registers of each thread that loads no patches, not counting accumulators and fragments."""
 _LOADER_REGISTERS = 56
-"""Registers of a thread that only loads patches."""
+"""Registers of each thread that only loads patches."""
 
 
 class OctetPlan(Struct, frozen=True):

@@ -5,8 +5,9 @@ input at grid positions ``q + shift``. A forward convolution has one phase, and 
 position ``a`` of residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase
 for each remainder of the output position.
 
-All images lie on one line of positions. A row's ``pitch`` includes enough zeros after the elements that no shift reads
-an element of another row. A tap therefore always reads at the same distance from the output's position.
+All images lie on one line of positions. After a row's elements, its ``pitch`` includes enough zeros to prevent any
+shift from reading an element of another row. A tap therefore always reads at the same distance from the output's
+position.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ PLAIN: Choices = {
     "sms": 0,
     "arch": 80,
 }
-"""The choices of the first row kernel.
+"""The choices of the first CUDA row kernel, and measurements of other choices.
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, and the whole grid in ``ring``.
 ``blocks``: blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a
@@ -91,8 +91,8 @@ each.
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 HALVES_HELPER_REGISTERS = 56
-"""Registers per thread that loads or exchanges in ``halves``. With fewer registers, the exchanging warp spills. With
-more, the other warps spill.
+"""Registers of each thread that loads or exchanges data in ``halves``. With fewer registers, the exchanging warp
+spills. With more, the other warps spill.
 """
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
 """Operations after which an error stays small relative to the row's deviations."""
