@@ -2,9 +2,9 @@
 
 Each call has one small file in the session's directory. The files are temporary: they are not events, and nothing
 flushes them to disk. The engine deletes a file when its call ends. If the engine dies first, the next engine deletes
-the file. A file's first line is the number of characters received. The end of the text follows. The engine replaces
-each file atomically, at most four times a second, and less often with many calls. A reply that completes within 0.25 s
-gets no file. Readers of the files need no engine and no SDK.
+the file. A file's first line is the number of characters received. The rest of the file is the end of the text. The
+engine replaces each file atomically, at most four times a second, and less often with many calls. A reply that
+completes within 0.25 s gets no file. Readers of the files need no engine and no SDK.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 class Partial(Struct, frozen=True):
-    """The received part of a reply. ``characters`` is the number of characters received. ``text`` contains the last of
-    them.
+    """The received part of a reply. ``characters`` is the number of characters received. ``text`` is the end of the
+    received text.
     """
 
     characters: int

@@ -120,7 +120,7 @@ class Task(Struct, frozen=True):
         return self.languages or (self.language,)
 
     def in_language(self, language: object) -> Task:
-        """Return the task for a kernel in ``language``, or the task itself if the problem has no such kernels."""
+        """Return the task for a kernel in ``language``, or this task if the search does not use ``language``."""
         if language == self.language or language not in self.allowed:
             return self
         return replace(self, language=language)

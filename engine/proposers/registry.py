@@ -86,7 +86,7 @@ def _check_templates(config: Config) -> None:
 
     directory = config.prompts.directory
     if directory is None or not directory.is_dir():
-        raise ProposerUnavailable(f"{config.path}: prompts.directory: {directory} is not a directory")
+        raise ProposerUnavailable(f"{config.path}: prompts.directory: {directory} is not a directory. Correct the path")
     try:
         Prompts((directory,)).check()
     except TemplateProblem as error:

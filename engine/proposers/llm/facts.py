@@ -1,7 +1,7 @@
 """Select and format facts about the device, kernels and ideas for prompts. All functions are pure.
 
-Prompts are deliberately short. In published searches, models did worse with the full history, and also with only the
-best kernel.
+Prompts are deliberately short. In published searches, models did worse with the full history or with only the best
+kernel than with a selection of kernels.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def device_lines(task: Task) -> list[str]:
 
 
 def _vector_peak(features: tuple[str, ...]) -> str:
-    """Describe the theoretical peak of x86 vector units per core. Rates measured on a busy machine are too low."""
+    """Describe the theoretical peak of x86 vector units per core. The prompt contains this peak, because rates measured
+    on a busy machine are too low.
+    """
     if "avx512f" in features:
         return "; peak per core: 64 fp32 FLOP per cycle with two 512-bit FMA units, 32 with one"
     return "; peak per core: 32 fp32 FLOP per cycle" if {"avx2", "fma"} <= set(features) else ""

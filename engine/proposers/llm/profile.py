@@ -15,8 +15,8 @@ from engine.session.records.verdict import Launch, Verdict
 _CLEAR = 0.6
 """A peak limits a kernel that reaches this share of the peak."""
 _NO_BOUND = 1.02
-"""A kernel above this share of a measured peak shows that the peak is no bound. Either the machine was busy during the
-measurement, the data stay in caches, or the kernel does fewer operations than the reference.
+"""A kernel above this share of a measured peak shows that the peak is no bound. The machine may have been busy during
+the measurement, the data may stay in caches, or the kernel may do fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
 """Launch overhead limits a CUDA kernel that takes less time than this, in ms."""
@@ -34,7 +34,8 @@ _MEASURED = {
 
 
 def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
-    """Return a kernel's profile with one fact per line. The bottleneck requires hardware counters or a time.
+    """Return a kernel's profile with one fact per line. Include the bottleneck only if hardware counters or the
+    kernel's time are known.
 
     ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and no instructions
     if there are counters.
@@ -78,8 +79,8 @@ def bottleneck(task: Task, ms: float) -> str:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
     if reach > _NO_BOUND:
         return (
-            f"probably {nearest}. It reaches {figures}, so that rate is not a bound, and SOL is not a goal. Count the "
-            "instructions, bytes and cycles of its loops."
+            f"probably {nearest}. It reaches {figures}, so that rate is not a bound, and SOL is not a useful target. "
+            "Count the instructions, bytes and cycles of its loops."
         )
     if reach < _CLEAR:
         return (
@@ -96,9 +97,10 @@ def bottleneck(task: Task, ms: float) -> str:
 
 
 def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:
-    """Return the shares of the copy bandwidth and the arithmetic rate that a kernel's necessary work reaches in ``ms``.
+    """Return the shares of the copy bandwidth and of the arithmetic rate at which the necessary work takes ``ms``.
 
-    The SOL is the larger bound, and accounts for the bandwidth and the precision that the problem allows.
+    The SOL replaces the larger of the two time bounds, because it accounts for the bandwidth and the precision that the
+    problem allows.
     """
     device, problem = task.device, task.problem
     memory_ms = problem.sol_bytes / device.bandwidth_gbs / 1e6 if device.bandwidth_gbs else None

@@ -159,8 +159,9 @@ def _permits(task: Task, change: Start | Transformation) -> bool:
 def _starts(template: Template, program: Program, task: Task) -> list[Start]:
     """Return the template's first kernels.
 
-    Most C++ templates start with plain loops, so the list puts the tuned form of these loops first. If the first start
-    has opened knobs, it already has the fastest known structure.
+    Most C++ templates start with plain loops, so the list puts the tuned version of these loops first. If the
+    template's first start has opened knobs, it already has the fastest known structure, and the list contains no tuned
+    versions.
     """
     plain = template.starts(program, task.problem, task.device)
     if template.language != "cpp" or plain[0].recipe.opened:
@@ -224,7 +225,7 @@ def _base(
 
 
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
-    """Return the recipe to compare a variant with in the variant's note."""
+    """Return the recipe with which a variant's note compares the variant."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 

@@ -1,9 +1,10 @@
 """Limit a model's concurrent calls: at most the configured number, and fewer while the server answers 429.
 
 The limit follows TCP's additive increase and multiplicative decrease (Jacobson, "Congestion avoidance and control",
-1988). A 429 response halves the number of slots, and a reply from every slot adds one slot. Calls that start together
-also finish together, and compete for the CPU both times. Therefore the limiter spaces out the starts of calls
-(Aggarwal, Savage and Anderson, "Understanding the performance of TCP pacing", 2000).
+1988). A slot allows one call at a time. A 429 response halves the number of slots. The limiter adds one slot after as
+many replies as it has slots. Calls that start together also finish together, and compete for the CPU both times.
+Therefore the limiter spaces out the starts of calls (Aggarwal, Savage and Anderson, "Understanding the performance of
+TCP pacing", 2000).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 APART_S = 0.002
-"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls
-of 200 ms each took 14% longer. With pacing, the calls took only 3% longer.
+"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls,
+which take 200 ms each when alone, took 14% longer. With pacing, they took only 3% longer.
 """
 
 
@@ -71,7 +72,7 @@ class Gate:
             self._halved_at = now
 
     def answered(self) -> None:
-        """Count a reply. The limit grows by one slot after a reply from every slot."""
+        """Count a reply. The limiter adds one slot after as many replies as it has slots."""
         self.width = min(float(self.most), self.width + 1.0 / self.width)
 
     def _wake(self) -> None:

@@ -11,8 +11,8 @@ from engine.session.records.model_calls import Usage
 _PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
 _Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
-"""The tiers that may apply with the tier "auto". The provider's project settings choose one, and only the reply names
-it.
+"""The service tiers that the provider may use for a request with the tier "auto". The provider's project settings
+select the tier, and only the reply names it.
 """
 
 
@@ -32,7 +32,7 @@ class Price:
     def dollars(self, usage: Usage, answered: str = "", tier: str = "") -> float | None:
         """Compute the price of ``usage`` in dollars; None if unknown.
 
-        ``answered`` is the model's name that the server reported. If the price list does not contain that name, use the
+        ``answered`` is the model name that the server reported. If the price list does not contain this name, use the
         requested name. ``tier`` is the service tier that the server reported.
         """
         model = self._model

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 RETRIED: frozenset[FailureKind] = frozenset(
     {"rate_limit", "server", "connection", "timeout", "broken_reply", "cut_short", "program"}
 )
-"""Kinds of failure after which the same call may succeed."""
+"""Kinds of failure after which another attempt at the same call may succeed."""
 
 _BYTES_PER_TOKEN = 2
 """A lower bound on bytes per token, for any tokenizer on code or prose. Token estimates from this bound are upper

@@ -163,7 +163,7 @@ def _failure_of(error: Exception) -> CallFailed:
 
 
 def _kind_of(error: APIStatusError) -> FailureKind:
-    """Classify an error by Anthropic's error type or, without one, by the status."""
+    """Classify an error by Anthropic's error type or, if the response has none, by the HTTP status."""
     # Anthropic rejects requests of accounts without credit as invalid requests.
     if error.status_code == 402 or "credit balance is too low" in (error.api_message or ""):
         return "quota"

@@ -229,7 +229,7 @@ def _said(error: APIError) -> object:
 
 
 def _kind_of(status: int | None, code: str | int | None, type_: str | None) -> FailureKind:
-    """Classify an error by the server's error code or, without one, by the status."""
+    """Classify an error by the server's error code or, if the response has none, by the HTTP status."""
     names = {str(name).lower() for name in (code, type_) if name is not None}
     if names & {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"} or status == 402:
         return "quota"

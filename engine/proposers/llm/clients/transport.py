@@ -30,8 +30,8 @@ def http_client(timeout_s: float) -> httpx2.AsyncClient:
     """Create a client for any number of concurrent calls. Call this function in the event loop that will use the
     client.
 
-    Connecting fails after ``timeout_s`` or 30 s, whichever is shorter. Callers must detect a silent server
-    (``streaming.Watch``).
+    Connecting fails after ``timeout_s`` or 30 s, whichever is shorter. Callers must detect a silent server themselves,
+    with ``streaming.Watch``.
     """
     timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
     # Do not follow redirects, so that a key is sent only to the address in the config.

@@ -13,7 +13,7 @@ from msgspec import Meta
 from engine.proposers.llm.model_protocol import CallFailed
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-"""A token count. The upper bound exceeds any call's count."""
+"""A token count. The upper bound exceeds the token count of any real call."""
 _T = TypeVar("_T")
 
 

@@ -223,8 +223,8 @@ class _Lowering:
         self._kept: list[Term] = []  # Keep the term alive, so that ids in ``_done`` stay valid.
 
     def value(self, term: Term, access: Access) -> int:
-        """Return the position of ``term``'s value in the program. ``access`` maps a domain element to its element of
-        ``term``.
+        """Return the position of ``term``'s value in the program. ``access`` maps each domain element to the element of
+        ``term`` that it reads.
         """
         key = (id(term), access)
         if key not in self._done:

@@ -266,8 +266,9 @@ def _log_softmax(x: Term, dim: int, half_to_float: bool = False) -> Term:
 def _normalised(x: Term, dims: list[int], eps: float) -> tuple[Term, Term, Term]:
     """Return (x - mean) / sqrt(var + eps), mean and 1 / sqrt(var + eps).
 
-    Rounding the mean of a row near 1000 loses 3e-5, which is visible if the deviations are near 0.1. Subtracting the
-    mean of the deviations corrects this error. The pass that sums the deviations' squares also sums the deviations.
+    If the mean is near 1000, rounding it to fp32 causes an error of 3e-5, which is visible if the deviations are near
+    0.1. Subtracting the mean of the deviations corrects this error. The pass that sums the deviations' squares also
+    sums the deviations.
     """
     mean = t.mean(x, dims, True)
     deviation = t.apply("sub", x, mean)

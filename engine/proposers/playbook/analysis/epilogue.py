@@ -100,7 +100,8 @@ def epilogue(
 
     Args:
         shape: The shape of ``node``'s output.
-        numel: The number of elements in that output, with the header's names. Required if ``shape`` has lost them.
+        numel: The number of elements in that output, with the header's names. Required if ``shape`` no longer contains
+            these names.
         positions: Whether the pattern supports values that depend on an element's position.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})

@@ -175,8 +175,8 @@ def _unfold(layout: Layout, node: GraphNode) -> Layout:
 
 
 def _as_strided(layout: Layout, node: GraphNode) -> Layout:
-    """Return ``layout`` in another shape. Supports only the strides of a contiguous tensor, which pooling to one
-    element produces.
+    """Return ``layout`` in another shape. Support only the strides of a contiguous tensor, as in the trace of a pooling
+    to one element.
     """
     shape = tuple(node.args[1])
     dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))

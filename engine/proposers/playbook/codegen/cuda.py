@@ -136,5 +136,5 @@ def stream_of(found: Iterable[Stream], value: Value) -> Stream | None:
 
 
 def flat_index(access: Access, index: str, domain: int) -> str:
-    """Return the C expression of the flat index that domain element ``index``, a ``long long``, reads."""
+    """Return the C expression of the flat index at which domain element ``index`` (a ``long long``) reads."""
     return position(f"({index})", access.inner, access.count, domain)

@@ -23,7 +23,9 @@ ivec w width y z
 """Names of variables, functions and constants that templates use where the parameters of ``launch`` are visible."""
 _TAKEN = frozenset(_VARIABLES.split())
 _WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
-"""Match identifiers. Also match comments, strings and members as a whole, so that a replacement skips names inside."""
+"""Match identifiers. The expression also matches whole comments, strings and members, so that a replacement skips the
+names inside them.
+"""
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 

@@ -41,7 +41,7 @@ def omp_for(schedule: str) -> str:
 
 
 def launch(spec: ProblemSpec, used: Iterable[str], body: Iterable[str]) -> str:
-    """The ``launch`` function of a CUDA file around ``body``."""
+    """Return the ``launch`` function of a CUDA file, with the statements in ``body``."""
     signature = launch_signature(spec, "cu", frozenset((*used, "stream")))
     lines = "\n".join(f"    {line}" for line in body)
     return f"{signature} {{\n{lines}\n}}\n"

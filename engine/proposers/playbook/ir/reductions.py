@@ -47,8 +47,8 @@ class ReductionProgram(Program, frozen=True, dict=True):
     element.
 
     In a per-row load, the access is relative to the row's number, ``o * inner + c``. In a per-element load, the access
-    is relative to the element's number. A store may overwrite a model buffer that the same row reads. ``counters`` are
-    int64 buffers that grow by 1.
+    is relative to the element's number. A store may overwrite a model buffer that the same row reads. ``counters``
+    names int64 buffers that each call increments by 1.
     """
 
     geometry: Geometry

@@ -1,9 +1,10 @@
 """Sizes with names: the playbook makes choices based on a size's value, but its kernels use the header's constant.
 
-A kernel with ``x_dim1`` instead of 3000 is also correct at other sizes. Such a kernel is equally fast, because both are
-constants to the compiler. A :class:`Size` is an ``int`` that also records the tensor dimensions in its numerator and
-denominator. Arithmetic on sizes therefore preserves the header's names. In a kernel, a size without a name appears as a
-number. An assertion (``codegen.size_assertions``) then stops the build at sizes for which that number would be wrong.
+A kernel with ``x_dim1`` instead of 3000 is also correct at other sizes. Such a kernel is equally fast, because the
+compiler knows the value of ``x_dim1``. A :class:`Size` is an ``int`` that also records the tensor dimensions in its
+numerator and denominator. Arithmetic on sizes therefore preserves the header's names. In a kernel, a size without a
+name appears as a number. An assertion (``codegen.size_assertions``) then stops the build at sizes for which that number
+would be wrong.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Each report is a line with a prefix and a JSON object::
     kernel-tui-usage: {"input_tokens": 1200, "output_tokens": 800, "dollars": 0.02}
     kernel-tui-failure: {"kind": "rate_limit", "retry_after_s": 30}
 
-The last line with each prefix counts. ``docs/how-to/language-models.md`` documents the fields.
+If several lines have the same prefix, the last of these lines applies. ``docs/how-to/language-models.md`` documents the
+fields.
 """
 
 from __future__ import annotations

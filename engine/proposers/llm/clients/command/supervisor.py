@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CANNOT_RUN = 127
 """Exit code if the program does not start, the same as in a shell."""
 _PATIENCE_S = 4.0
-"""Seconds to wait for killed processes. The supervisor cannot kill processes of other users, such as ``sudo``."""
+"""Seconds to wait for killed processes to exit. The supervisor cannot kill other users' processes, such as ``sudo``."""
 _LOOK_S = 0.01
 
 

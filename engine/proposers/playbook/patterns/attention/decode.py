@@ -29,7 +29,9 @@ IDEA = (
     "more blocks."
 )
 _MOST_QUERIES = 4
-"""Maximum number of queries for the same keys. With more queries, a kernel reads less if the queries share each key."""
+"""Maximum number of queries for the same keys. With more queries, other structures read less, because their queries
+share each key.
+"""
 _FEWEST_KEYS = 128
 _SHARED_BYTES = 208 * 1024
 """Shared memory of a multiprocessor that blocks can use for rings, in bytes."""

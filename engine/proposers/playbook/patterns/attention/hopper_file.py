@@ -23,11 +23,12 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _SLACK = {"float16": 8, "bfloat16": 0}
-"""Largest exponent (base 2) that a weight may have before the row gets a new reference, by dtype. fp16 represents
-numbers up to 2^15.
+"""Largest exponent (base 2) that a weight may have before the kernel sets a new reference for the row, by dtype. fp16
+represents numbers up to 2^15.
 
-With 0, a row's largest weight is 1, which is exact. In a simulation with 1024 keys in bf16, the largest error is 7.4e-3
-with 0. With 8, the largest error is 9.1e-3, too close to the tolerance of 1e-2.
+If the largest exponent is 0, a row's largest weight is 1, which is exact. In a simulation with 1024 keys in bf16, the
+largest error is 7.4e-3 for an exponent of 0. For an exponent of 8, the largest error is 9.1e-3, too close to the
+tolerance of 1e-2.
 """
 _FALLBACK: Choices = {"structure": "tensor", "threads": 128, "queries": 64, "keys": 64, "vector": True}
 

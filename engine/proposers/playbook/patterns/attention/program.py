@@ -240,7 +240,7 @@ def _program(
     scale: float | None,
     causal: bool,
 ) -> AttentionProgram:
-    """Create the program. If ``scale`` is None, use the usual scale."""
+    """Create the program. If ``scale`` is None, use 1 / sqrt(width)."""
     if len({q[0], k[0], v[0]}) != 1:
         raise Unsupported("the attention's query, key and value differ in data type")
     operands = []

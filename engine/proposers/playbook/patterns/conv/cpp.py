@@ -34,7 +34,7 @@ class CppConv(Template):
         end = " All results go to scratch memory, and a second pass pools the results." if conv.pool is not None else ""
         direct = Start(
             "direct",
-            "Loop over images, filters and pixels. Each pixel sums its taps inside the image. The code is scalar, "
+            "Loop over images, filters and pixels. For each pixel, sum the taps inside the image. The code is scalar, "
             f"runs on one core, and is easy to check by reading.{end}",
             Recipe(self.name, choices_of(ConvOptions())),
         )
@@ -54,9 +54,10 @@ class CppConv(Template):
                 Transformation(
                     "rows_of_sums",
                     "memory",
-                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds a "
-                    "multiple of an image row to a row of accumulators. The kernel then computes bounds once per row, "
-                    "and the inner loop reads memory in order, so that the compiler can vectorize it.",
+                    "For each pixel, the kernel visits all taps and checks bounds at every step. Interchange the "
+                    "loops: a tap adds a multiple of an image row to a row of accumulators. The kernel then computes "
+                    "bounds once per row, and the inner loop reads memory in order, so that the compiler can "
+                    "vectorize it.",
                     {"structure": "rows"},
                     (),
                     gain=4.0,

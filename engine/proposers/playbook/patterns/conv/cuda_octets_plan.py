@@ -18,15 +18,17 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
 STRUCTURE = "octets"
 _OCTETS = ((8, 1, 1), (4, 2, 1), (4, 1, 2), (2, 4, 1), (2, 2, 2), (2, 1, 4), (1, 8, 1), (1, 4, 2), (1, 2, 4), (1, 1, 8))
 _MOST_STEPS = 40
-"""Maximum number of steps of 16 k in a divisible chunk, because the kernel unrolls the steps."""
+"""Maximum number of steps (each 16 elements along k) in a chunk of several octets, because the kernel unrolls the
+steps.
+"""
 _MOST_PRODUCTS = 2048
-"""Maximum number of tensor-core instructions in a chunk, because the kernel unrolls the instructions."""
+"""Maximum number of tensor-core instructions in a chunk of several octets, all of which the kernel unrolls."""
 _OTHER_REGISTERS = 44
 """Registers per thread, not counting accumulators and fragments. With fewer registers, the compiler spills."""
 _TEAM_REGISTERS = 40
-"""Registers per thread that loads no patches, not counting accumulators and fragments."""
+"""Registers of each thread that loads no patches, not counting accumulators and fragments."""
 _LOADER_REGISTERS = 56
-"""Registers of a thread that only loads patches."""
+"""Registers of each thread that only loads patches."""
 
 
 class OctetPlan(Struct, frozen=True):

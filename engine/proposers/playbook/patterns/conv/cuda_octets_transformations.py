@@ -48,9 +48,9 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "fp16_tensor_cores",
                 "precision",
-                "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. Rounding "
-                "takes a third of the products and half the shared memory. The relative error rises to about 1e-3, and "
-                "numbers above 65504 become infinite.",
+                "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. The kernel "
+                "then needs a third of the products and half the shared memory. The relative error rises to about "
+                "1e-3, and numbers above 65504 become infinite.",
                 {"arithmetic": "fp16"},
                 _OPENED,
                 gain=2.0,

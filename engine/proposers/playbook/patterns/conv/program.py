@@ -104,8 +104,8 @@ class ConvProgram(Program, frozen=True):
 
 
 def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
-    """Return the program for ``spec``, or None if the problem contains no such convolution. ``grid_conv`` supports
-    transposed and three-dimensional convolutions. Raises ``Unsupported``.
+    """Return the program for ``spec``, or None if the problem contains no convolution. Also return None for transposed
+    and three-dimensional convolutions, which ``grid_conv`` supports. Raises ``Unsupported``.
     """
     if spec.graph is None or not calls(spec.graph, CONVOLUTION):
         return None

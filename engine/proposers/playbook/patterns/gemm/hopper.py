@@ -28,8 +28,8 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 """The legal numbers of parts into which a kernel splits sums along k."""
 _TILES = ((128, 256), (128, 192), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
 _OUTPUTS_PER_CYCLE = 32
-"""Number of outputs for which a multiprocessor computes a step of 64 k per cycle, at 4096 half-precision operations per
-cycle.
+"""Number of outputs for which a multiprocessor adds the 64 products of a step in one cycle, at 4096 half-precision
+operations per cycle.
 """
 _LOAD_CYCLES = 1.5
 """Additional cycles of a step per row and column of a tile, because small tiles load more per output."""

@@ -27,7 +27,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _REGISTERS = (40, 232)
-"""Registers per thread of the producer and of two consumers, 64K in total. A single consumer needs no transfer."""
+"""Registers per thread of the producer and of two consumers, 64K in total. With a single consumer, warps do not
+transfer registers.
+"""
 _MAP_TYPES = {
     "float32": "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
     "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",

@@ -40,9 +40,9 @@ class CppGridConv(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_grid_conv(program)
         text = (
-            "Copy each channel to a line of positions with zeros between its rows, so that every tap is a constant "
-            "distance on this line. Keep a tile of filters by positions in vector registers, and read all taps in "
-            "place."
+            "Copy each channel to a line of positions with zeros between its rows, so that every tap reads at a "
+            "constant distance on this line. Keep a tile of filters by positions in vector registers, and read all "
+            "taps in place."
         )
         rows, lanes = min(_ROWS, conv.group_filters), shared.usual_lanes(device)
         plain = GridConvOptions(rows=rows, lanes=lanes)

@@ -61,9 +61,9 @@ class CudaGridConv(Template):
                 Transformation(
                     "fp16_tensor_cores",
                     "precision",
-                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. Rounding "
-                    "takes a third of the products and half the traffic. The relative error rises to about 1e-3, and "
-                    "numbers above 65504 become infinite.",
+                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. The "
+                    "kernel then needs a third of the products and half the traffic. The relative error rises to "
+                    "about 1e-3, and numbers above 65504 become infinite.",
                     {"arithmetic": "fp16"},
                     _OPENED,
                     gain=2.0,
@@ -108,7 +108,8 @@ def _plan(conv: GridConvProgram, recipe: Recipe) -> GridPlan | None:
 def _text(conv: GridConvProgram) -> str:
     text = (
         "Write the input once as 16-byte octets of channels on a line of positions, with zeros between rows. Every "
-        "tap is then a constant distance on this line, so tensor cores multiply shifted tiles without bounds checks."
+        "tap then reads at a constant distance on this line, so tensor cores multiply shifted tiles without bounds "
+        "checks."
     )
     if conv.transposed and max(conv.stride) > 1:
         text += (

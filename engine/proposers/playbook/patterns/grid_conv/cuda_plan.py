@@ -21,7 +21,7 @@ _STATIC_BYTES = 1024
 _MOST_SPAN = 4
 """Taps along x may enlarge a tile of the image by at most the reciprocal of this number."""
 _LEAST_BLOCKS = 1024
-"""Minimum number of blocks before a block computes several tiles, enough for a few waves on all multiprocessors."""
+"""Minimum number of blocks if a block computes several tiles. This number gives all multiprocessors a few waves."""
 _OTHER_REGISTERS = 80
 """Registers per thread, not counting the accumulators."""
 

@@ -1,12 +1,13 @@
 """The grid on which a convolution is a sum of products of shifted rows.
 
-Along each dimension, the outputs split into **phases**. Output ``step * q + phase`` sums taps of the input at grid
-positions ``q + shift``. A forward convolution has one phase, and splits the input into residues. Grid position ``a`` of
-residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase for each
-remainder of the output position.
+Along each dimension, the outputs split into **phases**. Output ``step * q + phase`` is a sum over taps, which read the
+input at grid positions ``q + shift``. A forward convolution has one phase, and splits the input into residues. Grid
+position ``a`` of residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase
+for each remainder of the output position.
 
-All images lie on one line of positions. A row's ``pitch`` includes enough zeros after the elements that no shift reads
-an element of another row. A tap is therefore one constant distance.
+All images lie on one line of positions. After a row's elements, its ``pitch`` includes enough zeros to prevent any
+shift from reading an element of another row. A tap therefore always reads at the same distance from the output's
+position.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class Graph:
     """The nodes that a problem's outputs and buffers need.
 
     A **view** is a node without computation, and a **constant** is a tensor of one number. Every group that needs a
-    view or a constant contains a copy. All other calls are **steps**. Each step belongs to one group. ``writes`` maps
-    buffers to their final values, except the statistics and counters of batch norms.
+    view or a constant contains its own copy. All other calls are **steps**. Each step belongs to one group. ``writes``
+    maps buffers to their final values, except the statistics and counters of batch norms.
     """
 
     def __init__(self, spec: ProblemSpec) -> None:

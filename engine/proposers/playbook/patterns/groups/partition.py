@@ -29,7 +29,7 @@ MAX_TRIES = 36
 concatenation may have hundreds of operands, and each try takes about 10 ms.
 """
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
-"""Compute-heavy operators. No pattern supports more than two of them."""
+"""Compute-heavy operators. No pattern supports more than two compute-heavy nodes."""
 FLOPS_PER_BYTE = 20.0
 """Number of operations that take as long as the transfer of a byte. On current GPUs, the number is lower for fp32 units
 and higher for tensor cores.

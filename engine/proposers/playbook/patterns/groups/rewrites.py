@@ -195,7 +195,9 @@ def _copy(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
 
 
 def _safe_softmax(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
-    """Return a plain softmax if the scores are a scaled product, because only a mask can hide a whole row."""
+    """Return a plain softmax if the scores are a scaled product. ``_safe_softmax`` differs only for rows that a mask
+    hides entirely.
+    """
     source = nodes[node.args[0]["ref"]]
     while source.target in _KEEP_SCORES and not any(isinstance(arg, dict) for arg in source.args[1:]):
         source = nodes[source.args[0]["ref"]]

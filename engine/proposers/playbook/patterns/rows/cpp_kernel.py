@@ -24,8 +24,8 @@ from engine.proposers.playbook.ir.program import FusedPair, RowProgram
 from engine.proposers.playbook.ir.sizes import text
 
 MAX_BUFFER_COLS = 65536
-"""Maximum number of floats in a row's buffer, 256 KiB, because the thread's stack and the L2 cache should hold the
-buffer.
+"""Maximum number of floats in a row's buffer. A buffer of this size (256 KiB) fits on the thread's stack and in the L2
+cache.
 """
 _LOCALS = ("c", "r", "at", "p", "stop", "begin", "end", "row", "rows", "kept", "width", "step", "lanes", "part", "all")
 _FIELD = {"sum": "total", "max": "highest", "min": "lowest"}

@@ -29,8 +29,8 @@ from engine.proposers.playbook.patterns.rows.cuda_plan import (
 from engine.proposers.playbook.patterns.rows.cuda_stages import FIELDS, Part, PartKind, RowStages
 
 MOST_HELD = 256
-"""Maximum number of a row's floats per thread at sizes other than the searched size. A thread's registers hold fewer
-floats.
+"""Maximum number of a row's floats that a thread keeps at sizes other than the searched size. A thread's registers hold
+fewer floats, so the compiler may spill some.
 """
 _WIDTHS = {1: "1", 2: "cols % 2 == 0 ? 2 : 1", 4: "cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1"}
 _INFINITY = "__int_as_float(0x7f800000)"

@@ -43,7 +43,7 @@ PLAIN: Choices = {
     "sms": 0,
     "arch": 80,
 }
-"""The choices of the first row kernel.
+"""The choices of the first CUDA row kernel, and measurements of other choices.
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, and the whole grid in ``ring``.
 ``blocks``: blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a
@@ -61,9 +61,9 @@ with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 thre
 0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 and 512
 threads. With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16
 KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
-to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. Two half rings on a
-multiprocessor take 0.61. Cluster 4 with one block each takes 0.69, because clusters of four do not fill all
-multiprocessors.
+to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. With two blocks per
+multiprocessor, each with half of the ring, it takes 0.61. With cluster 4 and one block per multiprocessor, it takes
+0.69, because clusters of four do not fill all multiprocessors.
 
 For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
 kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
@@ -91,8 +91,8 @@ each.
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 HALVES_HELPER_REGISTERS = 56
-"""Registers per thread that loads or exchanges in ``halves``. With fewer registers, the exchanging warp spills. With
-more, the other warps spill.
+"""Registers of each thread that loads or exchanges data in ``halves``. With fewer registers, the exchanging warp
+spills. With more, the other warps spill.
 """
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
 """Operations after which an error stays small relative to the row's deviations."""

@@ -203,7 +203,7 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
 
 
 _FEWEST_BLOCK_COLUMNS = 4096
-"""Minimum number of columns. A block's registers hold shorter rows with fewer instructions."""
+"""Minimum number of columns for ``block``. For shorter rows, the structure ``registers`` needs fewer instructions."""
 _HALF_A_BLOCK = 104 << 10
 """Maximum size of a row in bytes, so that two rows easily fit in a multiprocessor's shared memory."""
 
@@ -245,7 +245,7 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 HALVES_TOLERANCE = 4e-3
 """The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 relative to magnitude plus root mean
-square. A half has 11 bits, and the kernel rounds the weights and the row once each.
+square. An fp16 number has 11 significant bits, and the kernel rounds the weights and the row once each.
 """
 
 

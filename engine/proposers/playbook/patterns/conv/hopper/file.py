@@ -107,8 +107,8 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """A part of the work on a row's results: copy pass ``part`` to the staging buffer, or write steps of this
-    buffer.
+    """A part of the work on a row's results: copy pass ``part`` to the staging buffer, or write steps [``first``,
+    ``last``) of this buffer to the output.
     """
 
     part: int
@@ -118,10 +118,10 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """Return the tasks for a row's results that follow each group of the next row's products.
+    """For each group of the next row's products, return the tasks for the current row's results that follow the group.
 
     Args:
-        filters: The number of filters per step when a team writes the staging buffer.
+        filters: The number of filters that a team writes from the staging buffer per step.
     """
     passes, steps, many = plan.lines // plan.stage_filters, plan.stage_filters // filters, len(plan.products)
     found: list[list[Task]] = []

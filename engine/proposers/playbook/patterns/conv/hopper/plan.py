@@ -46,7 +46,7 @@ class Octet(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A step of 16 k: two octets in slot ``slot`` of a row of results, the lower address first."""
+    """A step of 16 elements along k: two octets in slot ``slot`` of a row of results, the lower address first."""
 
     slot: int
     octets: tuple[Octet, Octet]

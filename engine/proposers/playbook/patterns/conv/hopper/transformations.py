@@ -35,9 +35,9 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
             Transformation(
                 "fp16_tensor_cores",
                 "precision",
-                "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. Rounding "
-                "takes a third of the products and half the shared memory. The relative error rises to about 1e-3, and "
-                "numbers above 65504 become infinite.",
+                "Round operands to fp16 (10 bits of mantissa) and multiply once, with fp32 accumulators. The kernel "
+                "then needs a third of the products and half the shared memory. The relative error rises to about "
+                "1e-3, and numbers above 65504 become infinite.",
                 {"arithmetic": "fp16"},
                 _OPENED,
                 gain=2.0,
