@@ -64,9 +64,7 @@ class Comparability:
         self._slow.pop(device_id, None)
 
     def unlike(self, fact: DeviceFact) -> str:
-        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if they are
-        equal.
-        """
+        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if none differ."""
         return versions_beside(fact.software, usual_software(self._facts.values()))
 
     # Pace

@@ -10,9 +10,10 @@ the kernel then receives the same tensors. Reference and kernel keep their own w
 The rules cast the model and all input tensors, including integers and booleans, to one precision. KernelBench's default
 is fp32; these rules use the precision of the problem's own tensors.
 
-The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
-rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs. Any exception
-makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean time.
+The kernel's single output must have the reference's shape and dtype, and must pass ``torch.allclose(reference,
+kernel)``. Both atol and rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its
+inputs. Any exception makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean
+time.
 
 KernelBench derives its seeds from 42, so a kernel could know the inputs. These rules work with any seeds.
 """

@@ -1,4 +1,4 @@
-"""Drop CPU pairs that other work slowed. All functions are pure.
+"""Drop pairs of calls that other programs slowed on a CPU. All functions are pure.
 
 Other programs and virtual machines take cores, caches and bandwidth for milliseconds or minutes. Such disturbances only
 add time, and they slow the reference and the kernel differently.

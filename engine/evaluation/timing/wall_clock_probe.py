@@ -66,7 +66,8 @@ class WallClockProbe:
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
         and of all slots. The larger of two times then counts: the long batch's time per call, and the time per
         additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the
-        larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        larger excess counts. If a Python kernel on a CPU has no excess in either measurement, calls on alternating
+        buffers decide.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
