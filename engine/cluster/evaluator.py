@@ -595,7 +595,7 @@ class ClusterEvaluator:
         return sum(len(one.judge_line) for one in usable) >= len(usable)
 
     def _idle(self, device: Device) -> list[Device]:
-        """Return idle devices that can do the work of ``device`` at least as fast."""
+        """Return idle devices that can do the work of ``device`` at least as fast as ``device`` itself."""
         pace = self._comparability.pace(device.id)
         idle = [one for one in self._roster.usable() if not (one.sent or one.assigned or self._is_claimed(one))]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
@@ -628,8 +628,8 @@ class ClusterEvaluator:
         avoid: Sequence[Device] = (),
         comparable: bool = False,
     ) -> AsyncIterator[_Turn]:
-        """Occupy ``wanted``, otherwise ``home`` if it is free, otherwise a free device, preferably with the problem
-        open.
+        """Wait for ``wanted``, otherwise for ``home`` if it is available, otherwise for any device, and occupy it.
+        Prefer a device that has the problem open.
 
         ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice.
         ``comparable`` makes slow devices and devices with unusual software a last choice, too.

@@ -64,8 +64,8 @@ class PairPolicy(Struct, frozen=True):
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
     change a median.
 
-    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have
-    inputs with mean zero.
+    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have such
+    inputs where the problem permits them.
     """
     between_s: float = 0.3
     """Maximum time in seconds for the extra trials, which run at random points between the pairs."""

@@ -1,7 +1,7 @@
 """Time one problem's correct kernels side by side, because separate verdicts do not order close leaders reliably.
 
-Each round calls every kernel once on the same buffers, in random order. The ranking uses ratios within rounds. The
-judge's clock also checks these times, because a kernel may begin to cheat after its verdict.
+In each round, the judge calls every kernel once on the same buffers, in random order. The ranking uses ratios within
+rounds. The judge also verifies these times with its own clock, because a kernel may begin to cheat after its verdict.
 """
 
 from __future__ import annotations

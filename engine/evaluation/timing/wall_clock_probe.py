@@ -88,8 +88,8 @@ class WallClockProbe:
     def _between_calls(self, limits: CallLimits) -> tuple[float, str]:
         """Time the work of a Python kernel's process outside its calls, such as work hidden in reporting the outputs.
 
-        Calls on alternating buffers report their outputs one by one. Cold buffers explain long calls, but not the time
-        between two calls.
+        For calls on alternating buffers, the process reports the outputs one by one. Cold buffers explain long calls,
+        but not the time between two calls.
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
