@@ -158,7 +158,9 @@ class ClockPolicy(Struct, frozen=True):
     ``misreported_ms``.
     """
     misreported_ms: float = 0.03
-    """Minimum excess that counts as cheating. Below either limit, the judge's time counts."""
+    """Minimum excess that counts as cheating. Below either limit, the judge only replaces the reported time with its
+    own.
+    """
     remarked: float = 1.05
     """If the judge's time exceeds the reported time by this factor, the verdict notes that the judge's time counts."""
     batch_below_ms: float = 1.0
@@ -456,7 +458,7 @@ class LibraryPolicy(Struct, frozen=True):
     operators.
     """
     more_calls: int = 2
-    """Number of extra calls on a CPU before the judge rejects a kernel. The least disturbed call decides."""
+    """Number of extra calls on a CPU before the judge rejects a kernel. The judge uses the least disturbed call."""
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB

@@ -145,7 +145,7 @@ class _Runoff:
         self._opened.empty_kernel.call(self._call_overhead)
 
     def confirmed(self) -> dict[str, list[float]]:
-        """Verify the times with the judge's clock, and return the times that count. Raises ``FoundOut`` and
+        """Verify the times with the judge's clock, and return the times for the ranking. Raises ``FoundOut`` and
         ``RunnerEnded``.
         """
         confirmed: dict[str, list[float]] = {}
