@@ -1,8 +1,8 @@
 """Comparability of times from two hosts: their software, and their speed on the same reference. This module does no
 input or output.
 
-Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. But their
-times get a mark in tables with times from other hosts.
+Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. However,
+tables mark their times when they also show times from other hosts.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class PerDevice(Struct, frozen=True):
 
 
 class Effort(Struct, frozen=True):
-    """The time that a verdict may spend on timing."""
+    """The time that the judge may spend on timing for one verdict."""
 
     half_width: float
     """A ratio counts as settled when its 95% interval extends at most this far to each side, relative to the median."""
@@ -132,7 +132,7 @@ class ClockPolicy(Struct, frozen=True):
     Measured ratios range from 0.8 to 1.25.
     """
     beside_ms: PerDevice = PerDevice(0.08, 0.2)
-    """Additional allowance per call, in milliseconds. The largest value measured on an H200 is 0.15 ms."""
+    """Additional allowance per call, in milliseconds. The largest additional time measured on an H200 is 0.15 ms."""
     unknown_ms: PerDevice = PerDevice(0.45, 1.5)
     """Call overhead to assume if the empty kernel does not build."""
     untimed: float = 1.6
@@ -208,8 +208,8 @@ class ClockPolicy(Struct, frozen=True):
     queue_target_ms: float = 2.0
     """Target total time of the GPU calls queued behind a gate."""
     queued_factor: float = 1.1
-    """Time limit for a queued call, relative to its event time. The L2 cache can buffer the writes of one call, but not
-    the writes of many calls.
+    """Time limit for a queued call, relative to the time that the runner measures with events. The L2 cache can buffer
+    the writes of one call, but not the writes of many calls.
     """
     unqueued: float = 0.4
     """Share of an event pair's own time that queued calls do not contain. Shares measured on an H200 range from 0.4 to
@@ -254,9 +254,9 @@ class RunoffPolicy(Struct, frozen=True):
     """How to time leading kernels side by side."""
 
     least_rounds: int = 12
-    """Minimum rounds."""
+    """Minimum number of rounds."""
     most_rounds: int = 60
-    """Maximum rounds."""
+    """Maximum number of rounds."""
     budget_s: float = 2.0
     """Time after which a runoff starts no new round."""
     narrow: float = 0.01
@@ -289,9 +289,9 @@ class DevicePolicy(Struct, frozen=True):
     call.
     """
     flushes_timed: int = 5
-    """Repetitions for timing an L2 flush."""
+    """Number of repetitions for timing an L2 flush."""
     least_timed: int = 20
-    """Repetitions for timing an event pair around almost no work."""
+    """Number of repetitions for timing an event pair around almost no work."""
     slots_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Memory for buffer sets. With many sets, each call in a batch has its own buffers."""
     most_slots: PerDevice = PerDevice(64, 256)
@@ -472,7 +472,7 @@ class InputPolicy(Struct, frozen=True):
     """Standard deviation of the logarithm of the heavy-tailed factors.
 
     With a smaller value, a sample of the elements predicts the rest too well. With a larger value, the few largest
-    elements predict it too well.
+    elements predict the rest too well.
     """
     most_tail: float = 64.0
     """Upper bound on heavy-tailed factors, close to the factor of the kind "large". With larger factors, exponentials
@@ -538,8 +538,8 @@ class SandboxPolicy(Struct, frozen=True):
     poll_s: float = 0.02
     """Interval at which the judge checks limits while it waits for an answer."""
     queue_s: float = 0.25
-    """If the runner cannot queue calls on the GPU within this time, the kernel's ``launch`` waits for the device. A
-    normal launch takes microseconds.
+    """If the runner cannot queue calls on the GPU within this time, the judge assumes that ``launch`` waits for the
+    device. A normal launch takes microseconds.
     """
     awake_s: float = 0.0005
     """Time for a runner to wake up before its queued calls may run."""
@@ -599,7 +599,9 @@ class SandboxPolicy(Struct, frozen=True):
     reported_chars: int = 1000
     """Maximum number of characters per name in a Python kernel's report."""
     looked_at_ms: float = 0.004
-    """Time for checking one output after a Python kernel's clock has stopped. Measured with 63 outputs."""
+    """Time for checking one output after a Python kernel's clock has stopped. The value comes from a measurement with
+    63 outputs.
+    """
     report_slack_ms: float = 0.05
     """Time by which the reported times may exceed ``report_slack`` times the judge's own measurement."""
     report_slack: float = 1.01
@@ -610,9 +612,9 @@ class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
     blended_together: int = 1 << 17
-    """Number of elements up to which PyTorch mixes a network's weights together, because a network has hundreds."""
+    """The judge mixes all weights of up to this many elements together, because a network has hundreds of weights."""
     compared_together: int = 1 << 12
-    """Number of elements up to which PyTorch compares a network's outputs and buffers together."""
+    """The judge compares all outputs and buffers of up to this many elements together."""
     fp64_eager_ms: float = 60.0
     """The judge does not run a model in fp64 if the model takes longer than this in eager mode. Each fp64 run would
     take most of a second.
@@ -712,7 +714,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_tried: int = 8
     """Number of outliers per input when the judge tests a magnitude. Timed calls have fewer outliers."""
     outlier_larger: float = 1.25
-    """Safety factor for testing a magnitude, because timed calls have other inputs and positions."""
+    """Safety factor for testing a magnitude, because timed calls have other inputs and other outlier positions."""
     outlier_felt: float = 10.0
     """An output element counts as changed if its error is this many times the tolerance. Even an eighth of this error
     exceeds the tolerance.
