@@ -344,11 +344,11 @@ class DevicePolicy(Struct, frozen=True):
     AMD EPYC).
     """
     peak_least: int = 5
-    """Minimum repetitions of the copy, of each matrix product and of the convolution. The judge uses the fastest
-    repetition.
+    """Minimum number of repetitions of the copy, of each matrix product and of the convolution. The judge uses the
+    fastest repetition.
     """
     peak_most: int = 15
-    """Maximum repetitions of the copy, of each matrix product and of the convolution."""
+    """Maximum number of repetitions of the copy, of each matrix product and of the convolution."""
     peak_s: float = 0.1
     """Time after which the judge makes no repetitions beyond the minimum."""
     one_product: float = 2e-3
@@ -481,7 +481,7 @@ class InputPolicy(Struct, frozen=True):
     few_integers: int = 16
     """The judge draws up to this many integers one by one; for larger tensors, it swaps blocks."""
     exchanged_one_in: int = 16
-    """After swapping blocks, one in this many elements changes its position."""
+    """After the judge swaps blocks, it moves one in this many elements."""
     most_exchanged: int = 1 << 15
     """Maximum number of elements that change position."""
     least_structured: int = 64

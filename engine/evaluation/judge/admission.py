@@ -6,7 +6,7 @@ memory, the resulting failures look like errors in the kernel. Therefore the jud
 request needs with the free memory.
 
 If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies no
-memory, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
+memory except its CUDA context, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
 """
 
 from __future__ import annotations
