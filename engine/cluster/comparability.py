@@ -1,8 +1,8 @@
 """Comparability of times from two hosts: their software, and their speed on the same reference. This module does no
 input or output.
 
-Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. But their
-times get a mark in tables with times from other hosts.
+Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. However,
+tables mark their times when they also show times from other hosts.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class Comparability:
         self._slow.pop(device_id, None)
 
     def unlike(self, fact: DeviceFact) -> str:
-        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if they are
-        equal.
-        """
+        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if none differ."""
         return versions_beside(fact.software, usual_software(self._facts.values()))
 
     # Pace

@@ -42,14 +42,14 @@ MOST_TRIES = 4
 UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
-"""Seconds after the end of a Dask task at which a worker without a report counts as dead."""
+"""A worker counts as dead if it has not sent its report this many seconds after the end of the Dask task."""
 MOST_SENT = 2
 """Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
-"""A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
-device then takes over.
+"""A task is too slow if it takes this many times the median of tasks of its kind, and longer than ``SLOW_S`` seconds.
+Another device then takes over.
 """
 OPENING = 1.5
 """Work to open a problem on a device, in units of one verdict's work."""
@@ -579,8 +579,8 @@ class ClusterEvaluator:
         """Return whether a kernel may go to the device's host now.
 
         One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
-        and the next order travel. The engine holds back a kernel with the machine code of the judged kernel until that
-        verdict.
+        and the next order travel. If a kernel has the same machine code as the judged kernel, the engine holds it back
+        until the verdict arrives.
         """
         if self._is_claimed(device):
             return False
@@ -595,7 +595,7 @@ class ClusterEvaluator:
         return sum(len(one.judge_line) for one in usable) >= len(usable)
 
     def _idle(self, device: Device) -> list[Device]:
-        """Return idle devices that can do the work of ``device`` at least as fast."""
+        """Return idle devices that can do the work of ``device`` at least as fast as ``device`` itself."""
         pace = self._comparability.pace(device.id)
         idle = [one for one in self._roster.usable() if not (one.sent or one.assigned or self._is_claimed(one))]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
@@ -628,7 +628,8 @@ class ClusterEvaluator:
         avoid: Sequence[Device] = (),
         comparable: bool = False,
     ) -> AsyncIterator[_Turn]:
-        """Occupy a free device: ``wanted``, otherwise ``home`` if available, otherwise a device with the problem open.
+        """Wait for ``wanted``, otherwise for ``home`` if it is available, otherwise for any device, and occupy it.
+        Prefer a device that has the problem open.
 
         ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice.
         ``comparable`` makes slow devices and devices with unusual software a last choice, too.

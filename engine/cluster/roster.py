@@ -27,7 +27,7 @@ MOST_FAULTS = 2
 
 @dataclass
 class Device:
-    """A device of another host.
+    """A device on another host.
 
     ``assigned``: number of kernels for this device. ``sent``: the tasks at the device's host, not counting builds: the
     running task and perhaps a kernel that waits behind it. For a kernel, the list contains the digest of its machine

@@ -63,7 +63,7 @@ class SshHosts:
     """The scheduler and the SSH connections of one session.
 
     - ``directory``: for certificates; it need not exist
-    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; once per line
+    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; never twice with the same line
     """
 
     def __init__(self, cluster: ClusterConfig, directory: Path, say: Callable[[str], None]) -> None:

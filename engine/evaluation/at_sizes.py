@@ -1,4 +1,4 @@
-"""Judge whether a kernel is correct and faster than eager at sizes other than the searched sizes."""
+"""Judge whether a kernel is correct and faster than eager at sizes other than those of the search."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class PerDevice(Struct, frozen=True):
 
 
 class Effort(Struct, frozen=True):
-    """The time that a verdict may spend on timing."""
+    """The time that the judge may spend on timing for one verdict."""
 
     half_width: float
     """A ratio counts as settled when its 95% interval extends at most this far to each side, relative to the median."""
@@ -47,8 +47,8 @@ class PairPolicy(Struct, frozen=True):
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
     look_every: int = 8
-    """After this many pairs, the judge computes statistics only once per this many pairs. The cost grows with the
-    number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
+    """After this many pairs, the judge computes statistics only once per this many pairs. The time for the statistics
+    grows with the number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
     """
     trial_one_in: int = 8
     """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
@@ -59,13 +59,13 @@ class PairPolicy(Struct, frozen=True):
     kernel leaves on the GPU slows these writes.
     """
     least_writes: int = 5
-    """Minimum number of calls with memory writes if the reference was slow; the median counts."""
+    """Minimum number of calls with memory writes if the reference was slow. The judge uses their median time."""
     outliers_one_in: int = 3
     """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
     change a median.
 
-    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have
-    inputs with mean zero.
+    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have such
+    inputs where the problem permits them.
     """
     between_s: float = 0.3
     """Maximum time in seconds for the extra trials, which run at random points between the pairs."""
@@ -84,9 +84,7 @@ class PairPolicy(Struct, frozen=True):
     processes.
     """
     thorough_pairs: int = 7
-    """Each process of a thorough verdict may time ``max_pairs`` times this many pairs, because short kernels need
-    thousands.
-    """
+    """Factor on ``max_pairs`` for each process of a thorough verdict, because short kernels need thousands of pairs."""
     widest: float = 4.0
     """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     undecided: float = 4.0
@@ -119,18 +117,22 @@ class StatisticsPolicy(Struct, frozen=True):
     quiet: float = 0.02
     """Quantile of the reference's times that defines the reference's quiet time."""
     least_kept: int = 8
-    """Minimum number of pairs per order that count. The judge keeps the least disturbed pairs."""
+    """Minimum number of pairs per order that the judge keeps. If fewer pairs are undisturbed, it keeps the least
+    disturbed pairs.
+    """
 
 
 class ClockPolicy(Struct, frozen=True):
-    """How much longer a call may take than its own process reports. The judge adds any excess to the reported time."""
+    """How much longer a call may take than the kernel's process reports. The judge adds any excess to the reported
+    time.
+    """
 
     overhead: float = 1.2
-    """A kernel's call overhead, relative to that of an empty kernel, whose data stay in the caches. Measured: 0.8 to
-    1.25.
+    """Allowed call overhead of a kernel, relative to the overhead of an empty kernel, whose data stay in the caches.
+    Measured ratios range from 0.8 to 1.25.
     """
     beside_ms: PerDevice = PerDevice(0.08, 0.2)
-    """Additional allowance per call, in milliseconds. Measured on an H200: up to 0.15 ms."""
+    """Additional allowance per call, in milliseconds. The largest additional time measured on an H200 is 0.15 ms."""
     unknown_ms: PerDevice = PerDevice(0.45, 1.5)
     """Call overhead to assume if the empty kernel does not build."""
     untimed: float = 1.6
@@ -156,11 +158,13 @@ class ClockPolicy(Struct, frozen=True):
     ``misreported_ms``.
     """
     misreported_ms: float = 0.03
-    """Minimum excess that counts as cheating. Below either limit, the judge's time counts."""
+    """Minimum excess that counts as cheating. Below either limit, the judge only replaces the reported time with its
+    own.
+    """
     remarked: float = 1.05
     """If the judge's time exceeds the reported time by this factor, the verdict notes that the judge's time counts."""
     batch_below_ms: float = 1.0
-    """Calls longer than this need no batch, because a single call hides less time than a batch would reveal."""
+    """Calls longer than this need no batch, because a single call can hide too little time for a batch to reveal."""
     batch_target_ms: float = 6.0
     """Target duration of a batch. The number of buffers limits the actual duration."""
     batches: int = 8
@@ -170,7 +174,7 @@ class ClockPolicy(Struct, frozen=True):
     batches_contended: int = 24
     """Maximum number of batches while other programs are running."""
     batch_colder: float = 1.6
-    """Time limit for a call in a batch, relative to a single call, because a batch's buffers are colder."""
+    """Time limit for a call in a batch, relative to a single call. A batch's buffers are colder."""
     batch_coldest: float = 4.0
     """Time limit for a call in a batch, relative to a single call, if calls on the same buffers confirm the reported
     time.
@@ -204,11 +208,13 @@ class ClockPolicy(Struct, frozen=True):
     queue_target_ms: float = 2.0
     """Target total time of the GPU calls queued behind a gate."""
     queued_factor: float = 1.1
-    """Time limit for a queued call, relative to its event time. The L2 cache can buffer the writes of one call, but not
-    the writes of many calls.
+    """Time limit for a queued call, relative to the time that the runner measures with events. The L2 cache can buffer
+    the writes of one call, but not the writes of many calls.
     """
     unqueued: float = 0.4
-    """Share of an event pair's own time that queued calls do not contain. Measured on an H200: 0.4 to 0.6."""
+    """Share of an event pair's own time that queued calls do not contain. Shares measured on an H200 range from 0.4 to
+    0.6.
+    """
     queued_beside_ms: float = 0.2
     """Total allowance for all queued calls, because the GPU takes up to 0.2 ms to switch between processes."""
     queue_shrink: int = 8
@@ -216,13 +222,15 @@ class ClockPolicy(Struct, frozen=True):
     least: float = 0.85
     """Lower bound on the time of any GPU call, relative to the time of an event pair around almost no work."""
     waiting_calls: int = 8
-    """Minimum difference in calls between two batches whose times the judge subtracts."""
+    """Minimum difference between the numbers of calls in two batches whose times the judge subtracts."""
     waiting_batches: int = 3
-    """Number of batches of each length for a kernel whose ``launch`` waits for the GPU; the fastest batch counts."""
+    """Number of batches of each length for a kernel whose ``launch`` waits for the GPU. The judge uses the fastest
+    batch.
+    """
     empty_batches: int = 3
-    """Number of batches of an empty kernel that measure overhead; the least disturbed batch counts."""
+    """Number of batches of an empty kernel that measure overhead. The judge uses the least disturbed batch."""
     empty_queued: int = 4
-    """Number of queued calls of an empty kernel that measure overhead; the least disturbed call counts."""
+    """Number of queued calls of an empty kernel that measure overhead. The judge uses the least disturbed call."""
     reference_slowed: float = 1.25
     """The reference or memory writes count as slow if they take this many times their usual time, plus
     ``reference_slowed_ms``. The allowed difference for the writes depends on the reference's usual time if that time is
@@ -231,7 +239,7 @@ class ClockPolicy(Struct, frozen=True):
     reference_slowed_ms: float = 0.1
     """Shorter differences are noise."""
     reference_alone_calls: int = 7
-    """Number of calls to the reference without the kernel's process; the median counts."""
+    """Number of calls to the reference without the kernel's process. The judge uses their median time."""
     reference_wait_s: float = 0.05
     """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
@@ -246,9 +254,9 @@ class RunoffPolicy(Struct, frozen=True):
     """How to time leading kernels side by side."""
 
     least_rounds: int = 12
-    """Minimum rounds."""
+    """Minimum number of rounds."""
     most_rounds: int = 60
-    """Maximum rounds."""
+    """Maximum number of rounds."""
     budget_s: float = 2.0
     """Time after which a runoff starts no new round."""
     narrow: float = 0.01
@@ -269,11 +277,11 @@ class DevicePolicy(Struct, frozen=True):
     untimed_up_to_ms: float = 12.0
     """Cold first launches from Python make no measurable difference for work that takes longer than this."""
     untimed_calls: int = 2
-    """Maximum number of untimed calls before a timed call with launches from Python. Measured with a network of 200
-    launches: the first call takes 1.6 times as long as a warm call, and the second call 1.3 times.
+    """Maximum number of untimed calls before a timed call with launches from Python. For a network of 200 launches, the
+    first call takes 1.6 times as long as a warm call, and the second call takes 1.3 times as long.
     """
     apart_up_to_ms: float = 150.0
-    """A longer reference gets no process of its own, because the GPU's work dominates its time."""
+    """A reference that takes longer than this gets no process of its own, because the GPU's work dominates its time."""
     apart_attempts: int = 2
     """Maximum number of processes for one reference. After this many failures, the judge times the reference itself."""
     launched_ms: float = 0.4
@@ -281,9 +289,9 @@ class DevicePolicy(Struct, frozen=True):
     call.
     """
     flushes_timed: int = 5
-    """Repetitions for timing an L2 flush."""
+    """Number of repetitions for timing an L2 flush."""
     least_timed: int = 20
-    """Repetitions for timing an event pair around almost no work."""
+    """Number of repetitions for timing an event pair around almost no work."""
     slots_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Memory for buffer sets. With many sets, each call in a batch has its own buffers."""
     most_slots: PerDevice = PerDevice(64, 256)
@@ -303,7 +311,9 @@ class DevicePolicy(Struct, frozen=True):
     problems_least: int = 2
     """Number of problems that a judge keeps open even if they take more than ``problems_share``."""
     problems_share: float = 0.25
-    """Share of a GPU's memory. Above this share, the judge closes problems before it opens another problem."""
+    """Share of a GPU's memory that open problems may take. Above this share, the judge closes problems before it opens
+    another problem.
+    """
     request_s: int = 900
     """An alarm ends the judge if one attempt at a request takes longer than this."""
     eager_least: int = 7
@@ -334,11 +344,13 @@ class DevicePolicy(Struct, frozen=True):
     AMD EPYC).
     """
     peak_least: int = 5
-    """Minimum repetitions of the copy, of each matrix product and of the convolution; the fastest counts."""
+    """Minimum number of repetitions of the copy, of each matrix product and of the convolution. The judge uses the
+    fastest repetition.
+    """
     peak_most: int = 15
-    """Maximum repetitions of the copy, of each matrix product and of the convolution."""
+    """Maximum number of repetitions of the copy, of each matrix product and of the convolution."""
     peak_s: float = 0.1
-    """Time after which the judge makes only the minimum repetitions."""
+    """Time after which the judge makes no repetitions beyond the minimum."""
     one_product: float = 2e-3
     """One product of fp16 operands is too inexact for fp32 tolerances below this. The largest errors of such a product
     are near 1.5e-3.
@@ -446,7 +458,7 @@ class LibraryPolicy(Struct, frozen=True):
     operators.
     """
     more_calls: int = 2
-    """Number of extra calls on a CPU before the judge rejects a kernel. The least disturbed call decides."""
+    """Number of extra calls on a CPU before the judge rejects a kernel. The judge uses the least disturbed call."""
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB
@@ -460,7 +472,7 @@ class InputPolicy(Struct, frozen=True):
     """Standard deviation of the logarithm of the heavy-tailed factors.
 
     With a smaller value, a sample of the elements predicts the rest too well. With a larger value, the few largest
-    elements predict it too well.
+    elements predict the rest too well.
     """
     most_tail: float = 64.0
     """Upper bound on heavy-tailed factors, close to the factor of the kind "large". With larger factors, exponentials
@@ -469,7 +481,7 @@ class InputPolicy(Struct, frozen=True):
     few_integers: int = 16
     """The judge draws up to this many integers one by one; for larger tensors, it swaps blocks."""
     exchanged_one_in: int = 16
-    """After swapping blocks, one in this many elements changes its position."""
+    """After the judge swaps blocks, it moves one in this many elements."""
     most_exchanged: int = 1 << 15
     """Maximum number of elements that change position."""
     least_structured: int = 64
@@ -526,8 +538,8 @@ class SandboxPolicy(Struct, frozen=True):
     poll_s: float = 0.02
     """Interval at which the judge checks limits while it waits for an answer."""
     queue_s: float = 0.25
-    """If the runner cannot queue calls on the GPU within this time, the kernel's ``launch`` waits for the device. A
-    normal launch takes microseconds.
+    """If the runner cannot queue calls on the GPU within this time, the judge assumes that ``launch`` waits for the
+    device. A normal launch takes microseconds.
     """
     awake_s: float = 0.0005
     """Time for a runner to wake up before its queued calls may run."""
@@ -587,7 +599,9 @@ class SandboxPolicy(Struct, frozen=True):
     reported_chars: int = 1000
     """Maximum number of characters per name in a Python kernel's report."""
     looked_at_ms: float = 0.004
-    """Time for checking one output after a Python kernel's clock has stopped. Measured with 63 outputs."""
+    """Time for checking one output after a Python kernel's clock has stopped. The value comes from a measurement with
+    63 outputs.
+    """
     report_slack_ms: float = 0.05
     """Time by which the reported times may exceed ``report_slack`` times the judge's own measurement."""
     report_slack: float = 1.01
@@ -598,9 +612,9 @@ class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
     blended_together: int = 1 << 17
-    """Number of elements up to which PyTorch mixes a network's weights together, because a network has hundreds."""
+    """The judge mixes all weights of up to this many elements together, because a network has hundreds of weights."""
     compared_together: int = 1 << 12
-    """Number of elements up to which PyTorch compares a network's outputs and buffers together."""
+    """The judge compares all outputs and buffers of up to this many elements together."""
     fp64_eager_ms: float = 60.0
     """The judge does not run a model in fp64 if the model takes longer than this in eager mode. Each fp64 run would
     take most of a second.
@@ -700,7 +714,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_tried: int = 8
     """Number of outliers per input when the judge tests a magnitude. Timed calls have fewer outliers."""
     outlier_larger: float = 1.25
-    """Safety factor for testing a magnitude, because timed calls have other inputs and positions."""
+    """Safety factor for testing a magnitude, because timed calls have other inputs and other outlier positions."""
     outlier_felt: float = 10.0
     """An output element counts as changed if its error is this many times the tolerance. Even an eighth of this error
     exceeds the tolerance.
@@ -723,8 +737,8 @@ class PrecisionPolicy(Struct, frozen=True):
     calls_required: int = 8
     """Maximum number of measured calls if fp32 is required."""
     agreeing: int = 2
-    """Number of measured calls that must be as imprecise as the precision class. A sum near zero may make a single call
-    imprecise by chance.
+    """Number of measured calls that must be as imprecise as a precision class before the kernel gets this class. A sum
+    near zero may make a single call imprecise by chance.
     """
     most_s: float = 0.05
     """Time after which the judge measures no more calls."""

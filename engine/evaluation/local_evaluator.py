@@ -56,8 +56,9 @@ _T = TypeVar("_T")
 class LocalEvaluator:
     """The :class:`~engine.evaluation.evaluator.Evaluator` for one machine.
 
-    At most ``config.builders`` builds run at a time, never on cores that time kernels. Each device judges one kernel at
-    a time. While a device judges a kernel, no other kernel-tui process on this machine uses the device.
+    At most ``config.builders`` builds run at a time, never on cores that a judge is using for timing. Each device
+    judges one kernel at a time. While a device judges a kernel, no other kernel-tui process on this machine uses the
+    device.
 
     ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
     whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.

@@ -29,8 +29,8 @@ STUCK_S = 10.0
 CANCEL_S = 3.0
 """Seconds in which a judging process must confirm a cancellation. Otherwise, the worker kills it."""
 IDLE_S = 1800.0
-"""Seconds without an order after which a judging process ends, in case the worker never noticed its engine's
-presence.
+"""Seconds without an order after which a judging process ends, in case the worker never received its engine's presence
+task.
 """
 _LINE_BYTES = 64 << 20
 _CLOSE_S = 5.0

@@ -67,7 +67,7 @@ async def run_workers(
     Args:
         devices: From :func:`choose_devices`.
         settings: The settings that the processes share. This function sets ``device`` and ``builders``.
-        builders: Builds at a time on this host, divided among the devices.
+        builders: Maximum number of concurrent builds on this host, divided among the devices.
         say: Called with one line per event.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Build kernels in parallel on a judging host, without disturbing the cores and the device that time kernels."""
+"""Build kernels in parallel on a judging host, without disturbing the cores and the device used for timing."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ CPP_FLAGS = (
     *("-fno-trapping-math", "-fPIC", "-shared", "-Wall"),
 )
 STACK_FLAGS = ("-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4")
-"""Functions keep the stack aligned to 64 bytes, and expect the 16 bytes that the ABI guarantees."""
+"""These flags align the stack to 64 bytes in functions whose callers guarantee only the ABI's 16 bytes."""
 CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-no-compress", "-Xcompiler", "-fPIC", "-shared")
 
 # The runner reads launch errors through this function, because each kernel's library links a separate CUDA runtime.

@@ -42,7 +42,7 @@ _SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 _WIDTH = re.compile(r"\.(64|128|256)\b")
 _WIDE = {"global loads", "global stores"}
-"""Instruction kinds whose width in bits matters."""
+"""Instruction kinds that the counts distinguish by width in bits."""
 
 _X86 = re.compile(r"^\s*[0-9a-f]+:\t(?:lock )?(\S+)\s*(.*)$", re.MULTILINE)
 _FLOAT = re.compile(r"v?(?:add|sub|mul|div|max|min|sqrt|f?n?m(?:add|sub)\d*)(p[sd]|s[sd])$")

@@ -61,8 +61,8 @@ class Conditioning:
     """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
 
     ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None.
-    ``has_products``: see :func:`has_fp32_products`. Kernels may compute such products from bf16 parts of the operands,
-    so the conditions are stricter. Raises whatever the model raises.
+    ``has_products``: see :func:`has_fp32_products`. For a model with fp32 products, the conditions are stricter,
+    because kernels may compute these products from bf16 parts of the operands. Raises whatever the model raises.
     """
 
     def __init__(

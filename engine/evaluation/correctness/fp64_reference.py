@@ -223,7 +223,7 @@ class _Suspect:
         return _Part(own, eagers, torch.zeros_like(own), finite, same, size)
 
     def is_right(self) -> bool:
-        """Return whether the errors of all elements, and their mean, are small enough."""
+        """Return whether the errors of all elements, and their mean, are within the limits."""
         policy, count, worst = self._policy, 0, 0.0
         sums = [0.0, 0.0, 0.0]
         for part in self._parts():

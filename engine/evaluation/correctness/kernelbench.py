@@ -25,7 +25,7 @@ from engine.session.records.verdict import KernelBenchVerdict
 
 _FAILS_THEIRS = ("crashed", "launch_failed", "wrong_output")
 """Failures that would raise an exception in KernelBench's evaluator, or crash the evaluator."""
-_CASTS = "the rules cast integers to floating point,"
+_CASTS = "KernelBench casts integers to floating point,"
 _wrong, _not_judged = partial(KernelBenchVerdict, "wrong"), partial(KernelBenchVerdict, "not judged")
 _not_applicable = partial(KernelBenchVerdict, "not applicable")
 
@@ -44,7 +44,7 @@ class KernelBenchTrials:
     def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
         self.problem = problem
         self.precision = rules.precision_of(problem.spec) or torch.float32
-        """The precision to which the rules cast tensors; meaningful only if the rules apply."""
+        """The precision to which the judge casts tensors; meaningful only if the rules apply."""
         self._seeds = [problem.fresh_seed() for _ in range(rules.TRIALS)]
         if eager_ms:
             del self._seeds[max(1, int(1e3 * problem.policy.correctness.kernelbench_reference_s / eager_ms)) :]

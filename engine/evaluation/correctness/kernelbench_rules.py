@@ -7,12 +7,13 @@ Sources: ``eval_kernel_against_ref``, ``run_and_check_correctness``, ``get_toler
 Five trials use the inputs that ``get_inputs()`` draws, and the model's initial weights. The reference runs first, and
 the kernel then receives the same tensors. Reference and kernel keep their own weights and buffers across trials.
 
-The rules cast the model and all input tensors, including integers and booleans, to one precision. KernelBench's default
-is fp32; these rules use the precision of the problem's own tensors.
+The judge casts the model and all input tensors, including integers and booleans, to one precision. KernelBench's
+default is fp32; the judge uses the precision of the problem's own tensors.
 
-The single output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``. Both atol and
-rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its inputs. Any exception
-makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean time.
+The kernel's single output must have the reference's shape and dtype. ``torch.allclose(reference, kernel)`` must be
+true. Both atol and rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never matches. The kernel may change its
+inputs. Any exception makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean
+time.
 
 KernelBench derives its seeds from 42, so a kernel could know the inputs. These rules work with any seeds.
 """
@@ -32,7 +33,7 @@ _PRECISIONS = {torch.float32, torch.float16, torch.bfloat16}
 
 
 def precision_of(problem: ProblemSpec) -> torch.dtype | None:
-    """Return the precision to which the rules cast tensors, or None if the problem's tensors have mixed or unsupported
+    """Return the precision to which the judge casts tensors, or None if the problem's tensors have mixed or unsupported
     precisions.
     """
     held = [getattr(torch, tensor.dtype) for tensor in (*problem.inputs, *problem.weights)]
@@ -50,21 +51,21 @@ def not_applicable(problem: ProblemSpec, module: bool) -> str:
     ``ModelNew``.
     """
     if len(problem.outputs) != 1:
-        return f"the rules compare one output, but the model returns {len(problem.outputs)}"
+        return f"KernelBench compares one output, but the model returns {len(problem.outputs)}"
     if any(tensor.mutated for tensor in problem.inputs):
-        return "the model writes its input, and the rules give the changed input to the kernel"
+        return "the model writes its input, and KernelBench gives the changed input to the kernel"
     if problem.random:
-        return "the model draws random numbers, and the rules do not give the reference and the kernel the same seed"
+        return "the model draws random numbers, but KernelBench does not give reference and kernel the same seed"
     if precision_of(problem) is None:
         held = sorted({tensor.dtype for tensor in (*problem.inputs, *problem.weights)})
-        return f"the rules cast all tensors to fp32, fp16 or bf16; the problem has {', '.join(held)}"
+        return f"KernelBench casts all tensors to fp32, fp16 or bf16; the problem has {', '.join(held)}"
     if module and casts_integers(problem):
-        return "the rules cast integer inputs to floating point, which this kernel does not accept"
+        return "KernelBench casts integer inputs to floating point, which this kernel does not accept"
     return ""
 
 
 def casts_integers(problem: ProblemSpec) -> bool:
-    """Return whether the rules cast inputs that are not floating-point. Exported kernels cast such inputs back."""
+    """Return whether the judge casts inputs that are not floating-point. Exported kernels cast these inputs back."""
     return any(not getattr(torch, tensor.dtype).is_floating_point for tensor in problem.inputs)
 
 

@@ -48,7 +48,7 @@ class Trial:
         self.kind, self.inputs, self.weights, self.seed = kind, inputs, weights, seed
         self.expected: list[torch.Tensor] = []
         self.exact: ExactOutputs | None = None
-        """The fp64 outputs, computed at the first request (``asked``), or None if the model does not run in fp64."""
+        """The fp64 outputs, or None before the first request (``asked``) or if the model does not run in fp64."""
         self.asked = False
 
     @property

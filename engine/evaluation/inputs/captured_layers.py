@@ -26,7 +26,7 @@ def has_captured_layers(model: nn.Module) -> bool:
 def _reachable(values: Iterable[Any], into_functions: bool = False) -> Iterator[Any]:
     """Yield ``values`` and the contents of containers and plain objects among them.
 
-    The walk ends at modules and tensors. ``into_functions``: whether to yield also the objects that functions capture.
+    The walk ends at modules and tensors. ``into_functions``: whether to also yield the objects that functions capture.
     """
     seen: set[int] = set()
     waiting = list(values)

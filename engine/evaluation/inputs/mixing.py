@@ -26,8 +26,8 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 
 
 class _Blend(NamedTuple):
-    """``into = shares[0] * own + shares[1] * other``, with ``other`` rotated by ``moved`` elements. All tensors are
-    flat.
+    """The operation ``into = shares[0] * own + shares[1] * other``, with ``other`` rotated by ``moved`` elements. All
+    tensors are flat.
     """
 
     into: torch.Tensor

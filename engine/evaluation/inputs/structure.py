@@ -22,8 +22,8 @@ class Structure:
     """An input's structure.
 
     ``kept``: the zeros and infinities that are at the same positions in every draw, with NaN elsewhere, or None if
-    there are too few. ``discrete``: whether the input has few distinct values, so that mixtures are impossible.
-    ``constant``: whether the input is equal in every draw.
+    there are too few to prove structure. ``discrete``: whether the input has few distinct values, so that mixtures are
+    impossible. ``constant``: whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None

@@ -1,7 +1,7 @@
 """Detect kernels that delegate their work to a library.
 
-Threat ``library``: a language model that is rewarded for short times calls cuBLAS, MKL, NumPy or PyTorch instead of
-writing a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
+Threat ``library``: a language model that is rewarded for short times writes calls to cuBLAS, MKL, NumPy or PyTorch
+instead of a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
 
 For compiled languages, the checks inspect imported symbols, libraries that the file may open, and the files mapped into
 the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and names. For

@@ -30,7 +30,7 @@ _OF_A_LIBRARY = re.compile(
 
 
 class OwnKernels:
-    """A set of kernel names that understands CUPTI's notation: ``name in own``.
+    """A set of kernel names, for which ``name in own`` accepts names in CUPTI's notation.
 
     ``compiled``: names in the module's libraries. ``written``: CUDA C++ kernels in the source. ``triton``: Triton
     kernels in the source.

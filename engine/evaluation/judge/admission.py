@@ -6,7 +6,7 @@ memory, the resulting failures look like errors in the kernel. Therefore the jud
 request needs with the free memory.
 
 If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies no
-memory, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
+memory except its CUDA context, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Need(Struct, frozen=True):
 def need_of(problem: ProblemSpec | None, kind: DeviceKind) -> Need:
     """Return the memory needed to judge kernels of ``problem``, or to measure the device if there is no problem.
 
-    On a CPU, only the mandatory memory counts. The judge needs little memory besides the tensors, and the system can
-    swap.
+    On a CPU, the result includes only the mandatory memory. The judge needs little memory besides the tensors, and the
+    system can swap.
     """
     if problem is None:
         return Need(*3 * [0]) if kind == "cpu" else Need(_ADMISSION.measure_bytes, _ADMISSION.context_bytes, 0)

@@ -200,7 +200,9 @@ class RightWhileTimed(Check):
 
 
 class ReportsItsTime(Check):
-    """Single calls and batches take no longer than the kernel's process reports; otherwise, the longer time counts."""
+    """Single calls and batches take no longer than the kernel's process reports; otherwise, the speedup uses the longer
+    time.
+    """
 
     name, threat = "own clock agrees", "clock, late-work"
 

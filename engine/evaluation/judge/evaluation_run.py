@@ -374,7 +374,8 @@ class EvaluationRun:
 
         For a Python kernel, the time comes from the reference's own process if that process is running. The outputs
         always come from this process. If the kernel's calls follow untimed calls, the reference's calls do, too. The
-        device finishes the untimed calls' work first, so that all timed calls have the same head start: the evictions.
+        device finishes the untimed calls' work first. While Python then launches the timed call, only the evictions
+        keep the device busy, as for every other timed call.
         """
         slots = self.problem.arena.slots
         slot, untimed = slots[place], self.context.untimed_slots(place)

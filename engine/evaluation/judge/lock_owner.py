@@ -89,7 +89,7 @@ def keeper_of(device: str, family: int) -> int | None:
 def known_as(pid: int) -> tuple[int, str]:
     """Return the process that a user would recognize as the owner of ``pid``, and that process's command.
 
-    A judge's owner is the command or search that started the judge. An unreadable command is "".
+    A judge's owner is the command or search that started the judge. The command is "" if the system does not show it.
     """
     words, stopped = _arguments(pid), pid if is_suspended(pid) else None
     while "engine.system.fast_start" in words and _is_python(above := _arguments(parent := parent_of(pid))):

@@ -65,8 +65,8 @@ class ProblemContext:
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
 
-        On request, the inputs have mean zero. If kernels must be as precise as fp32, all inputs have mean zero, because
-        such inputs reveal precision.
+        On request, the inputs have mean zero. If kernels must be as precise as fp32, all inputs have mean zero where
+        the problem permits it, because such inputs reveal precision.
         """
         problem.load_mixed(index, slot, seed)
         if (mean_zero or self.settings.precision == "fp32") and problem.takes_mean_zero:
@@ -75,7 +75,8 @@ class ProblemContext:
     def is_measured(self, problem: JudgedProblem, role: str) -> bool:
         """Return whether a timed call with inputs of this ``role`` reveals a kernel's precision.
 
-        Inputs with outliers do not reveal precision. If the problem permits inputs with mean zero, only such inputs do.
+        Inputs with outliers do not reveal precision. If the problem permits inputs with mean zero, only such inputs
+        reveal precision.
         """
         is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
         return role == "mean zero" or (role == "drawn" and is_general)

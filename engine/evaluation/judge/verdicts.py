@@ -1,5 +1,5 @@
-"""Judge a kernel with one evaluation or, if thorough, with several. The judge repeats evaluations with implausible
-results.
+"""Judge a kernel with one evaluation or, for a thorough verdict, with several. The judge repeats evaluations with
+implausible results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def judge(
 ) -> Verdict:
     """Return the verdict on one kernel. Each evaluation uses a new process and fresh data.
 
-    A thorough verdict pools pairs from several processes, and its interval covers every process's result.
+    For a thorough verdict, the judge pools pairs from several processes, and the interval covers every process's
+    result.
     """
     each: list[Pairs] = []
     flags: dict[str, None] = {}

@@ -69,7 +69,7 @@ class CallLimits(Struct, frozen=True):
         return self.bind_ms + _CLOCK.output_copy * (self.copy_ms or 0.0)
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
-        """Return the time that counts for a single call, given the reported time and the judge's time."""
+        """Return the time to use for a single call, given the reported time and the judge's time."""
         each_untimed_ms = _CLOCK.untimed * reported_ms + _CLOCK.python_call_ms + self._around_ms
         beside = self.call_ms + self.untimed * each_untimed_ms
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
@@ -102,7 +102,7 @@ class CallLimits(Struct, frozen=True):
 
 
 def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, contended: bool) -> str:
-    """Return a remark if the judge's times count, or "" if the reported times count.
+    """Return a remark if the judge's times clearly exceed the reported times, otherwise "".
 
     ``contended``: whether other programs use the processor, so that the judge's times prove nothing. Raises
     ``Rejected`` for a kernel that takes far longer than it reports.

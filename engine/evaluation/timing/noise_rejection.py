@@ -1,4 +1,4 @@
-"""Drop CPU pairs that other work slowed. All functions are pure.
+"""Drop pairs of calls that other programs slowed on a CPU. All functions are pure.
 
 Other programs and virtual machines take cores, caches and bandwidth for milliseconds or minutes. Such disturbances only
 add time, and they slow the reference and the kernel differently.
@@ -54,7 +54,7 @@ def _by_order(pairs: Pairs) -> list[list[int]]:
 
 
 def _least_disturbed(pairs: Pairs, indices: Sequence[int], limit_ms: float, least: int) -> list[int]:
-    """Return the ``indices`` of the pairs that count. All pairs at ``indices`` have the same order."""
+    """Return the ``indices`` of the pairs to keep. All pairs at ``indices`` have the same order."""
     by_reference, by_kernel = (
         {index: rank for rank, index in enumerate(sorted(indices, key=times.__getitem__))}
         for times in (pairs.reference_ms, pairs.wall_ms)

@@ -1,7 +1,7 @@
 """Time one problem's correct kernels side by side, because separate verdicts do not order close leaders reliably.
 
-Each round calls every kernel once on the same buffers, in random order. The ranking uses ratios within rounds. The
-judge's clock also checks these times, because a kernel may begin to cheat after its verdict.
+In each round, the judge calls every kernel once on the same buffers, in random order. The ranking uses ratios within
+rounds. The judge also verifies these times with its own clock, because a kernel may begin to cheat after its verdict.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Runoff:
         self._opened.empty_kernel.call(self._call_overhead)
 
     def confirmed(self) -> dict[str, list[float]]:
-        """Verify the times with the judge's clock, and return the times that count. Raises ``FoundOut`` and
+        """Verify the times with the judge's clock, and return the times for the ranking. Raises ``FoundOut`` and
         ``RunnerEnded``.
         """
         confirmed: dict[str, list[float]] = {}

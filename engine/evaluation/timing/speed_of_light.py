@@ -20,7 +20,7 @@ _DEVICE = POLICY.device
 
 
 class Peaks:
-    """A device's peaks. A property measures each unknown peak at its first use."""
+    """A device's peaks. The object measures an unknown peak when its property is first read."""
 
     def __init__(
         self, device: JudgeDevice, known_bandwidth_gbs: float | None = None, known_gflops: float | None = None
@@ -46,8 +46,8 @@ class Peaks:
 
 
 def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
-    """Return the bandwidth of a copy of ``nbytes`` in GB/s, reads plus writes. The fastest of several copies counts,
-    because the result is a bound.
+    """Return the bandwidth of a copy of ``nbytes`` in GB/s, reads plus writes. The function uses the fastest of several
+    copies, because the result is a bound.
     """
     elements = max(nbytes // 4, 1024)
     # Drawing random numbers would take longer than all copies.
@@ -59,8 +59,8 @@ def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
 
 
 def peak_gflops(device: JudgeDevice) -> float:
-    """Return the peak rate of matrix products in GFLOP/s. The fastest of several products counts, because the result is
-    a bound.
+    """Return the peak rate of matrix products in GFLOP/s. The function uses the fastest of several products, because
+    the result is a bound.
 
     On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster.
     A CPU's peak also comes from a convolution, because PyTorch's convolution library may use wider vectors than its

@@ -64,7 +64,7 @@ class Pairs(Struct):
     """Calls of kernel and reference in pairs, in milliseconds."""
 
     kernel_ms: list[float]
-    """The kernel's time that counts: the larger of the reported time and the judge's time."""
+    """The kernel's time for the speedup: the larger of the reported time and the judge's time."""
     reference_ms: list[float]
     reported_ms: list[float]
     """The time that the kernel's process reported."""
@@ -121,9 +121,9 @@ def over_processes(counting: Sequence[Pairs], processes: Sequence[Pairs]) -> tup
     """Return the median ratio with an interval that also covers the median of each process.
 
     Pairs from a single process do not show the variation between processes. ``counting``: each process's pairs that
-    count, chosen among all processes. ``processes``: each process's pairs, chosen without the other processes: all
-    pairs on a GPU, the undisturbed pairs on a CPU. A process with few pairs in ``counting`` contributes its median in
-    ``processes``.
+    count toward the speedup, chosen among all processes. ``processes``: each process's pairs, chosen without the other
+    processes: all pairs on a GPU, the undisturbed pairs on a CPU. A process with few pairs in ``counting`` contributes
+    its median in ``processes``.
     """
     middle, low, high = median_interval(Pairs.pooled(counting).ratios)
     medians = [

@@ -43,7 +43,7 @@ class WallClockProbe:
         """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
         Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
-        timing. The probe then repeats the batches with more attempts, and the smallest excess counts.
+        timing. The probe then repeats the batches with more attempts, and uses the smallest excess.
         """
         on_processor = limits.kind == "cpu" or limits.python
         if self.contended or not on_processor or claimed_ms > _CLOCK.batch_below_ms:
@@ -64,9 +64,10 @@ class WallClockProbe:
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
-        and of all slots. The larger of two times then counts: the long batch's time per call, and the time per
-        additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and the
-        larger excess counts. If a Python kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        and of all slots. It then uses the larger of two times: the long batch's time per call, and the time per
+        additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and uses
+        the larger excess. If a Python kernel on a CPU has no excess in either measurement, it times calls on
+        alternating buffers, too.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
@@ -87,8 +88,8 @@ class WallClockProbe:
     def _between_calls(self, limits: CallLimits) -> tuple[float, str]:
         """Time the work of a Python kernel's process outside its calls, such as work hidden in reporting the outputs.
 
-        Calls on alternating buffers report their outputs one by one. Cold buffers explain long calls, but not the time
-        between two calls.
+        For calls on alternating buffers, the process reports the outputs one by one. Cold buffers explain long calls,
+        but not the time between two calls.
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
@@ -170,7 +171,7 @@ class WallClockProbe:
         """Return the time per call in milliseconds if ``launch`` waits for the GPU.
 
         The difference between a long and a short batch contains no overhead of the batch itself. A kernel that delays
-        short batches could shrink this difference, so the larger result counts.
+        short batches could shrink this difference, so the method returns the larger result.
         """
         count, reported_ms, wall_ms = self._slots, *self._fastest_batch(self._slots)
         each_ms = max(reported_ms / count, wall_ms / count - limits.beside_batch_ms(count, 0.0))

@@ -156,12 +156,12 @@ def test_a_kernel_that_does_not_build_has_one_verdict(judge: Judge) -> None:
         (
             problem("return x + 1, x * 2", "torch.randn(900)"),
             "const float* x, float* out0, float* out1|out0[i] = x[i] + 1; out1[i] = x[i] * 2;",
-            "compare one output, but the model returns 2",
+            "compares one output, but the model returns 2",
         ),
         (
             problem("return self.e(x)", "torch.randint(0, 9, (90,))", "self.e = nn.Embedding(9, 4)"),
             "const int64_t* x, const float* e, float* out|out[i] = e[x[i / 4] * 4 + i % 4];",
-            "cast integers to floating point, which the model rejects",
+            "casts integers to floating point, which the model rejects",
         ),
         (
             problem("return x + 1", "torch.randint(0, 99, (900,))"),

@@ -278,7 +278,8 @@ class Model(Kernel):
 
 
 def _written_out(result: Any, layouts: Sequence[tuple[int, ...] | None]) -> list[Any]:
-    """Return the leaves of ``result``. Make each leaf contiguous unless the reference's output is the same view.
+    """Return the leaves of ``result``. Make each leaf contiguous unless it has the same strides as the reference's
+    view.
 
     ``layouts``: strides of the reference's views. The kernel's time includes this step, because copying a view or
     unpacking a container is the kernel's work. Threat: late-work.

@@ -1,6 +1,6 @@
 """Report which PyTorch operators and GPU kernels run in one call of a ``.py`` kernel. Imports torch.
 
-Threat ``library``: instead of writing a kernel, a language model calls a library from another thread, in TorchScript or
+Threat ``library``: instead of a kernel, a language model writes a library call in another thread, in TorchScript or
 outside PyTorch. PyTorch's profiler sees operators in all threads, regardless of their caller. On a GPU, the profiler
 uses CUPTI, which sees all kernels of the process. The interpreter reports library functions that ``ctypes`` looks up.
 
