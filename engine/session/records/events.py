@@ -78,8 +78,8 @@ class DeviceJoined(Event, tag="device_joined"):
 
 
 class DeviceLeft(Event, tag="device_left"):
-    """A device of another host left the search. ``reason`` says why, and what to type. Other devices take over its
-    work.
+    """A device of another host left the search. ``reason`` says why the device left, and which command to type. Other
+    devices take over its work.
     """
 
     device: str
@@ -281,7 +281,8 @@ class VariantWritten(Event, tag="variant_written"):
 
 
 class SourceRepeated(Event, tag="source_repeated"):
-    """A model's reply repeats a source of the problem. The judge does not evaluate this source again.
+    """A model's reply repeats the source of an earlier kernel for the problem. The judge does not evaluate this source
+    again.
 
     ``same_as``: the earlier variant with this source. ``idea``: the idea that the reply implements. ``parent``: the
     kernel to repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the

@@ -267,7 +267,7 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
 
 
 def _note_eager(state: SessionData, variant: VariantState, verdict: Verdict, time: float) -> None:
-    """Remember how fast eager was on a CPU at a verdict. GPUs keep their speed while other programs use the CPU."""
+    """Record eager's time at a verdict, on a CPU only. GPUs keep their speed while other programs use the CPU."""
     problem, eager = state.problems.get(variant.problem), verdict.reference
     if problem is None or eager is None or eager.median_ms <= 0 or verdict.same_code_as is not None:
         return

@@ -1,9 +1,9 @@
 """The speedup over ``torch.compile``. All functions are pure.
 
-The judge times ``torch.compile`` alone, often minutes before or after a kernel. On a CPU, the quotient of these two
-times would contain the change of the machine's speed. There, the verdicts nearest to the measurement of
-``torch.compile`` say how fast eager was at that time, and a kernel's pairs say how much faster than eager the kernel
-is. On a GPU, the quotient counts: other programs on the host hardly change the two times.
+The judge times ``torch.compile`` alone, often minutes before or after a kernel. On a CPU, the machine's speed may
+change between the two measurements, which would distort the quotient of their times. There, the verdicts nearest to the
+measurement of ``torch.compile`` show how fast eager was at that time. A kernel's pairs show how much faster than eager
+the kernel is. On a GPU, the speedup is the quotient, because other programs on the host hardly change the two times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.session.records.verdict import Verdict
 from engine.session.state.nodes import ProblemState
 
 NEAREST = 3
-"""Number of verdicts whose median time of eager counts, because other programs can disturb a single verdict."""
+"""Number of verdicts for the median of eager's time: a median, because other programs can disturb a single verdict."""
 
 
 def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None:
