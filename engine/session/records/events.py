@@ -26,7 +26,7 @@ TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer",
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
-"""Beginning of the ``LogLine`` about each measurement in the time that is reserved for final measurements."""
+"""Beginning of each ``LogLine`` that announces a final measurement, in the time reserved for such measurements."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
