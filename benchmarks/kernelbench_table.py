@@ -35,7 +35,7 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""Minimum time left to start a level, because its first problem must open."""
+"""A level starts only if this many seconds are left, because its first problem must open."""
 AGAIN = 75
 POLL_S = 1.0
 """Polling interval of the running session, in seconds."""
