@@ -342,7 +342,7 @@ async def against_local(kernels: int, language: Language, scratch: Path) -> None
     for name, results in both.items():
         beyond = [1e3 * seconds for seconds, _ in results]
         ms = [verdict.kernel.median_ms for _, verdict in results if verdict.kernel is not None]
-        print(f"{name}: median {statistics.median(beyond):.1f} ms besides building and judging; "
+        print(f"{name}: median {statistics.median(beyond):.1f} ms spent neither building nor judging; "
               f"median kernel time {statistics.median(ms):.3f} ms")  # fmt: skip
     extra = statistics.median(1e3 * (b[0] - a[0]) for a, b in zip(both["local"], both["cluster"], strict=True))
     print(f"median extra time per evaluation: {extra:.1f} ms")

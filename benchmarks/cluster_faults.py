@@ -101,7 +101,9 @@ def scheduler_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 
 def left(hosts: Hosts, host: str) -> list[psutil.Process]:
-    """End ``kernel-tui worker`` with SIGTERM, so that the host leaves, and start it again after five seconds."""
+    """End ``kernel-tui worker`` with SIGTERM, so that the host leaves the cluster, and start the command again after
+    five seconds.
+    """
     supervisor = psutil.Process(hosts.processes[host].pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     supervisor.terminate()

@@ -153,7 +153,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def solves(self) -> bool:
-        """Whether a first kernel is correct and fast enough."""
+        """Whether a first kernel is correct, with a speedup of at least ``LEAST_SPEEDUP``."""
         return self.status == "correct" and (self.speedup or 0.0) >= LEAST_SPEEDUP
 
     @property
@@ -507,7 +507,7 @@ class Benchmark:
 
 
 class JobProcess:
-    """A judging process, which starts with its first job. It restarts for the next job after it has ended."""
+    """A judging process, which starts with its first job. If the process has ended, it restarts for the next job."""
 
     def __init__(self, scratch: Path, log: IO[bytes] | None) -> None:
         self._scratch, self._log = scratch, log
@@ -645,7 +645,7 @@ def _show_speedups(timed: Sequence[Outcome]) -> None:
 
 
 async def until_signal(benchmark: Benchmark) -> int | None:
-    """Run ``benchmark``. Return the signal that ended it early, if any."""
+    """Run ``benchmark``. Return the signal that ended the run early, if any."""
     task = asyncio.ensure_future(benchmark.run())
     received: list[int] = []
 

@@ -197,7 +197,8 @@ def main() -> None:
         print(f"{'load_inline':12}{statistics.median(each):10.3f}{max(each):10.3f}   {arguments.parallel} in parallel")
         rate = (inline_s / len(chosen)) / (wall_s / len(kernels))
         print(
-            f"load_inline: {len(chosen)} built and checked once in {inline_s:.1f} s: {rate:.1f} x the time per kernel"
+            f"load_inline: {len(chosen)} built and checked once in {inline_s:.1f} s: "
+            f"{rate:.1f} times as long per kernel as a verdict"
         )
 
 

@@ -10,8 +10,8 @@
 ``STATE`` is a folder that holds all results. Copy ``STATE`` between calls and machines. Each step stores its results
 immediately, and skips results that are already stored. To continue an interrupted call, repeat the same command. With
 ``--seconds``, a step starts work only if the call has enough time left, as predicted by ``PREDICTED_S``. A call of ten
-minutes has time for a search of 3.5 minutes, its sizes and the first columns. The calls of the next seeds measure the
-other columns.
+minutes has time for a search of 3.5 minutes, its sizes and the first columns. Later calls, for the next seeds,
+measure the other columns.
 
 - ``search`` writes the preset's config as ``kernel-tui init`` does. It changes the seed, the minutes and the tolerance,
   and runs the search headless. The step keeps the session, ``show --json`` and the best kernels in
@@ -20,7 +20,7 @@ other columns.
   ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.
 - ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. This
   step needs a clone of KernelBench and a GPU.
-- ``table`` needs no GPU. The table shows medians over the seeds, and marks the goals.
+- ``table`` needs no GPU. The table shows medians over the seeds, and the goals that they meet.
 
 No step needs an installed ``kernel-tui``.
 """

@@ -105,7 +105,7 @@ class HostileSearch:
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.large = max(map(len, texts)) > 100_000
-        """Longer texts appear only in a few fields, to limit the size of the session."""
+        """Whether the texts are large. Large texts appear only in a few fields, to limit the size of the session."""
         self.blobs: dict[str, bytes] = {}
         self._next = 0
 

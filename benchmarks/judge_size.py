@@ -7,9 +7,9 @@ counts the C++ sources that these files name. The script prints a table of lines
 status 1: the judge has more constants than ``--limit-constants``. Exit status 2: a module in ``ENTRIES`` does not
 exist.
 
-A constant is an assignment at module or class level with a number in its value. Enumeration members, fields that
-default to zero, and the constants in ``POLICY`` do not count. "names" counts the names of constants: ``_A, _B = 1, 2``
-is one constant with two names.
+A constant is an assignment at module or class level with a number in its value. The script does not count enumeration
+members, fields that default to zero, and the constants in ``POLICY``. "names" counts the names of constants: ``_A, _B =
+1, 2`` is one constant with two names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ENTRIES = (
 )
 """Modules that run as processes of the judge or build its libraries. A package includes its ``__main__``."""
 POLICY = "engine/evaluation/judge_policy.py"
-"""The file of ``JudgePolicy``, which holds the judge's constants. Constants in this file do not count."""
+"""The file of ``JudgePolicy``, which holds the judge's constants. Constants in this file do not count toward the limit.
+"""
 WITHIN = "engine"
 FOLDER = "engine/evaluation"
 """The script also prints the total size of this folder, including files that are never imported."""

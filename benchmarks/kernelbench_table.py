@@ -7,9 +7,9 @@ stops cleanly before the end of ``--minutes``. To continue, repeat the command, 
 same GPU model. The paths of both directories may change. Exit code 0: the tables are complete. Exit code 75: run the
 script again.
 
-With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, other problems get the minutes that
-some problems did not need. With ``--level``, the exit code applies to this level, and each GPU of a host can search
-another level at the same time.
+With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, minutes that a problem does not need go
+to other problems. With ``--level``, the exit code applies to this level, and each GPU of a host can search another
+level at the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""Minimum time left to start a level, because its first problem must open."""
+"""A level starts only if this many seconds are left, because its first problem must open."""
 AGAIN = 75
 POLL_S = 1.0
 """Polling interval of the running session, in seconds."""

@@ -8,13 +8,13 @@ the SDK.
 
 "burst": the script requests 64 calls at the same moment, once. The ideal is the server's response time. The concurrency
 limiter starts the calls 2 ms apart, so that their replies do not coincide. "sustained": as in a search, 64 calls are in
-flight and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The first calls, which
-import the SDK and open connections, do not count.
+flight and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The figures exclude the
+first calls, which import the SDK and open connections.
 
 "alone": the same calls use only the SDK, without our code. "no SDK": a client sends prepared bytes over a socket, which
 shows the cost of the server and the machine. The contenders take turns in each repeat, and ratios are medians over the
 repeats. "waited": seconds in which the event loop of the sustained calls was ready to run while other programs used the
-cores. On an idle machine, the wall time would be shorter by about these seconds.
+cores. On an idle machine, the wall time would be shorter by about this much.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ for name, tolerance in order["problems"]:
 
 
 def libraries() -> list[str]:
-    """Return the folders with torch and its dependencies. Python ignores the links to checkouts in these folders."""
+    """Return the folders with torch and its dependencies. The checks ignore links to checkouts (``.pth`` files) in
+    these folders.
+    """
     return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 

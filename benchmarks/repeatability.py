@@ -9,7 +9,7 @@ found a difference. The script needs an idle machine.
 On a virtual machine, other guests can use cores and memory bandwidth unnoticed. The reference does the same work in
 every verdict, so its time reveals other guests' load. With ``--idle-within 0.1``, the script counts a verdict only if
 its reference took at most 10% longer than the fastest. The script then runs for up to ``--minutes`` to collect enough
-verdicts. ``--competing 1`` keeps one other process busy.
+verdicts. With ``--competing 1``, one other process keeps a core busy.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ TIED = 1.01
 EMPTY_ROUNDS = 5
 """A search ends after this many rounds in a row without a recorded kernel."""
 HANG_S = 60.0
-"""A kernel counts as hung after this many seconds without a time. For the first kernel of a process, the limit also
-covers the float64 reference.
+"""If the measurement of a kernel takes longer than this many seconds, the kernel counts as hung. For the first kernel
+of a process, the limit also covers the float64 reference.
 """
 CHILD = (sys.executable, __file__, "child")
 SAVED_EVERY_S = 20.0

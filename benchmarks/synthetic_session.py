@@ -103,7 +103,7 @@ class Shape:
     step_s: float = 0.5
     """Seconds between events."""
     attended: bool = False
-    """Whether to add the events of a language model and of a user who steers."""
+    """Whether to add the events of a language model and of a user who steers the search."""
 
 
 class Search:

@@ -12,8 +12,8 @@
 - ``local1`` and ``local2`` judge them with the evaluator of a search on this machine, on one GPU and on both.
 - ``transport`` is ``benchmarks/cluster.py --against-local``: the extra milliseconds of a worker's evaluation.
 - ``search1`` and ``search2`` run ``init --preset headline`` on one GPU and on both, for ``--minutes``. Each search
-  starts with an empty build cache, so builds, openings, rounds and runoffs count. The searches do not time
-  torch.compile and do not judge the winners at other sizes, because both take longer than the budget.
+  starts with an empty build cache, so its time includes builds, openings, rounds and runoffs. The searches do not
+  time torch.compile and do not judge the winners at other sizes, because both take longer than the budget.
 - ``clustered1`` and ``clustered2`` run the same searches with ``[cluster]`` on one worker and on two. These parts run
   only if a call has time left, or in a second call.
 
@@ -452,7 +452,7 @@ async def judge(evaluator: Evaluator, prepared: Prepared, kernel: Kernel) -> Ver
 async def judge_all(
     evaluator: Evaluator, prepared: Prepared, devices: list[str], ready_s: float, limit_s: float
 ) -> Run:
-    """Judge the kernels with a few evaluations in flight per device. Start none after ``limit_s`` seconds."""
+    """Judge the kernels with a few evaluations in flight per device. Start no evaluation after ``limit_s`` seconds."""
     kernels, results = deque(prepared.kernels), dict[str, Judged]()
     psutil.cpu_percent()
     began = last = time.monotonic()
@@ -555,7 +555,7 @@ def read_run(path: Path) -> Run | None:
 
 
 def print_table(state: Path) -> None:
-    """Print what the finished parts show, as Markdown."""
+    """Print the results of the finished parts as Markdown."""
     prepared = read_json(state / "prepare.json")
     runs = {part: read_run(state / f"{part}.json") for part in ("workers1", "workers2", "local1", "local2")}
     device = prepared["device"] if prepared is not None else "unknown device"

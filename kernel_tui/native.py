@@ -28,7 +28,7 @@ class BuildError(RuntimeError):
 
 
 class Library:
-    """A loaded shared library. Its functions with C linkage are attributes."""
+    """A loaded shared library. Each of its functions with C linkage is an attribute of this object."""
 
     def __init__(self, path: Path, functions: Sequence[Function]) -> None:
         self.path = path

@@ -124,7 +124,7 @@ async def _serve(paths: SessionPaths, lock: EngineLock, guard: Guard, launch: La
     """Run the search and record its ending. Raises SessionError if the session cannot be written."""
 
     def tell(trouble: str) -> None:
-        words = f"cannot write to the session; the engine stops after {PATIENCE_S:g} s: {trouble}"
+        words = f"cannot write to the session; the engine stops if this lasts {PATIENCE_S:g} s: {trouble}"
         lock.say(words)  # The log may be on the same full disk.
         _log.error("%s", words)
 

@@ -1,7 +1,7 @@
 """Order the work that waits for a device, so that a judge rarely opens a problem again.
 
 A judge keeps only a few problems open, because their buffers take gigabytes. Opening a problem again takes longer than
-most verdicts. Therefore, work may overtake older work if its problem is open on the device, but only a few times.
+most verdicts. Therefore, work on a problem that the device has open may overtake older work, but only a few times.
 """
 
 from __future__ import annotations

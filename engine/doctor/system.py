@@ -92,7 +92,7 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
 def threads(
     environment: Mapping[str, str] = os.environ, cores: int | None = None, used: Callable[[], float] | None = None
 ) -> Finding:
-    """Check OpenMP's settings and the processor use of running programs, so that kernels can use all cores.
+    """Check whether kernels can use all cores: OpenMP's settings, and the processor use of running programs.
 
     ``used`` measures the share of the usable cores that programs use.
     """

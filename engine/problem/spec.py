@@ -123,7 +123,7 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: number of
     operations, as :func:`engine.problem.tracing.graph.count_flops` counts them, or None if unknown. ``graph``: the
     reference as ATen operators, or None without a complete trace. ``random``: whether the model draws random numbers.
-    The judge then gives the model and a Python kernel the same seed.
+    If so, the judge gives the model and a Python kernel the same seed.
     """
 
     id: str

@@ -60,7 +60,7 @@ class TurnLimit(NamedTuple):
 
 class _Job(NamedTuple):
     """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job. ``compiles``:
-    whether it measures ``torch.compile``. ``uses_spare``: whether it may use the turn's spare seconds.
+    whether the job measures ``torch.compile``. ``uses_spare``: whether the job may use the turn's spare seconds.
     """
 
     task: asyncio.Task[None]
@@ -237,8 +237,8 @@ class Owed:
 
     def _affordable_baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log
-        this once and return none. Before the first measurement, the duration is unknown, and only the turn's time
-        counts.
+        this once and return none. Before the first measurement, the duration is unknown, so the check ignores the
+        budget.
         """
         names, left_s = self._baselines(), self._compile_left_s()
         whose = "turn"

@@ -1,9 +1,9 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
-A turn opens a problem, searches it, takes the deferred measurements and evicts the problem. All of this counts toward
-the problem's minutes. The search ends early enough for the measurements, which stop at the end of the minutes. First,
-every problem gets one turn in the config's order. The remaining minutes then go to problems that may still improve.
-Turns are events, so a resumed engine continues the open turn with its remaining minutes.
+In a turn, the engine opens a problem, searches it, takes the deferred measurements and evicts the problem. All of these
+steps count toward the problem's minutes. The search ends early enough for the measurements, which stop at the end of
+the minutes. First, every problem gets one turn in the config's order. The remaining minutes then go to problems that
+may still improve. Turns are events, so a resumed engine continues the open turn with its remaining minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.system import clock
 LOOK_S = 0.1
 """Seconds between checks for the end of the turn."""
 NEAR_SOL = 0.95
-"""Share of the SOL at which a problem needs no more minutes."""
+"""The % SOL, as a fraction, at which a problem needs no more minutes."""
 ROUNDS_WITHOUT_GAIN = 3
 """Number of rounds in a row without a faster kernel after which a turn ends."""
 REPLIES_S = 300.0
@@ -148,7 +148,7 @@ class Turns:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
         self._done: dict[str, int | None] = {}
-        """Per problem, the limit on rounds at which this engine found no further round."""
+        """The limit on rounds at the time when a problem had no further round, by problem."""
         self.searching = False
         """Whether the rounds of an open problem are running."""
 

@@ -140,8 +140,8 @@ def newest_first(kernels: Iterable[SavedKernel]) -> list[SavedKernel]:
 def fair_choice(
     kernels: Sequence[SavedKernel], most: int, group: Callable[[SavedKernel], Hashable]
 ) -> list[SavedKernel]:
-    """Choose up to ``most`` kernels: the first of each group, then the second of each group, and so on. The order of
-    ``kernels`` stays.
+    """Choose up to ``most`` kernels: the first of each group, then the second of each group, and so on. The result
+    keeps the order of ``kernels``.
     """
     ranks: Counter[Hashable] = Counter()
     places: list[tuple[int, int]] = []

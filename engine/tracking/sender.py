@@ -1,8 +1,8 @@
 """The process that sends a session's events to its tracker: ``python -m engine.tracking.sender DIRECTORY``.
 
 The sender follows the event log while an engine runs, and sends the remaining events after the engine has ended. If the
-sender cannot reach the tracker, it tries again. The next engine's sender sends the rest. At most one sender per session
-runs at a time.
+sender cannot reach the tracker, it tries again. If it gives up, the next engine's sender sends the remaining events. At
+most one sender per session runs at a time.
 """
 
 from __future__ import annotations

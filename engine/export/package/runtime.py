@@ -5,7 +5,7 @@ model. Every call therefore computes what the reference computes.
 
 A kernel may take less time than a call from Python. The code between the call and the kernel therefore avoids
 generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a release
-lacks a name, public functions replace it.
+of PyTorch lacks one of these names, the code uses public functions instead.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def _init(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str, s
     found = [names[kernel.problem.id] for kernel in kernels]
     imports = "\n".join(f"from .{name} import {_class_name(name)}, {name}" for name in found)
     every = ", ".join(repr(one) for name in found for one in (_class_name(name), name))
-    return f'''"""PyTorch operators with kernels that kernel-tui found. ``help({package}.{found[0]})`` shows one."""
+    return f'''"""PyTorch operators with kernels that kernel-tui found. For help: ``help({package}.{found[0]})``."""
 
 {imports}
 
@@ -336,5 +336,5 @@ PyTorch operators with kernels that kernel-tui found. The package needs no compi
 {chr(10).join(rows)}
 
 For other shapes, dtypes and devices, an operator runs its reference model. `torch.compile(fullgraph=True)` works. An
-operator without a backward kernel raises an error when gradients are computed.
+operator without a backward kernel raises an error when autograd computes gradients.
 """

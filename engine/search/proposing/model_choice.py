@@ -14,7 +14,8 @@ from engine.session.state.session_state import SessionState, VariantState
 LEAST_SHARE = 0.1
 """Share of its weight that a model keeps without any gain."""
 _PRIOR_QUESTIONS = 4.0
-"""Weight of the prior, in requests. Each model starts as if it had made this many requests with the average gain."""
+"""Weight of the prior, in requests. Each model starts as if it had answered this many requests with the average gain.
+"""
 
 
 def choose(names: Sequence[str], weights: Sequence[float], asked: Mapping[str, int]) -> str:

@@ -256,7 +256,7 @@ def answering_model(state: SessionState, site: CallSite) -> str | None:
 def _exhausted(state: SessionState, problem: ProblemState) -> set[str]:
     """Return kernels that were parents in a finished round but got no ideas from any proposer.
 
-    A failed request does not count, because the search repeats the request (``AnswerMissing``).
+    A kernel whose request failed is not among them while the search repeats the request (``AnswerMissing``).
     """
     dry: set[str] = set()
     for round_ in problem.rounds:

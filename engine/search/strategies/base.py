@@ -2,7 +2,7 @@
 
 All strategies obey the same laws (``tests/engine/strategy_laws.py`` checks them). A strategy selects or drops each
 candidate, with a reason. It selects every pinned kernel, and drops exhausted kernels unless they are pinned. If any
-kernel is not exhausted, it selects at least one such kernel. The candidates' order has no effect.
+kernel is not exhausted, it selects at least one kernel that is not exhausted. The candidates' order has no effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Beam: select the fastest kernels from more than one idea, plus one promising kernel.
 
-Some slower kernels led to better kernels in later rounds of Stanford CRFM's published runs ("fast kernels", 2025).
-Searches that select only the best kernel miss such kernels.
+Some slower kernels led to better kernels in later rounds of Stanford CRFM's published runs ("fast kernels", 2025). A
+search that selects only the best kernel misses these slower kernels.
 """
 
 from __future__ import annotations

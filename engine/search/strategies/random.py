@@ -13,8 +13,8 @@ from engine.search.strategies.base import Candidate, Selection, against, answer,
 def random(candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection:
     """Select ``width`` unexhausted kernels with equal probability, and all pinned kernels.
 
-    Each kernel's lot depends only on ``seed`` and the kernel's name. Pruning or seeding other kernels does not change
-    the lot.
+    The draw gives each kernel a random number that depends only on ``seed`` and the kernel's name. Pruning or seeding
+    other kernels does not change this number.
     """
     ranked = ranking(candidates)
     open_ones = sorted((one for one in ranked if not one.exhausted), key=lambda one: _lot(one, seed))

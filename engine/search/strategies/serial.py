@@ -1,7 +1,7 @@
 """Serial: a single chain of kernels. Each kernel derives from the previous one, whether the new kernel is faster or
 not.
 
-Stanford CRFM ("fast kernels", 2025) uses such sequential revision as the baseline for parallel search.
+Stanford CRFM ("fast kernels", 2025) uses this sequential revision as the baseline for parallel search.
 """
 
 from __future__ import annotations

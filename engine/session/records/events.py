@@ -26,7 +26,7 @@ TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer",
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
-"""Beginning of the ``LogLine`` about each measurement in the time that is reserved for final measurements."""
+"""Beginning of each ``LogLine`` that announces a final measurement, in the time reserved for such measurements."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -78,8 +78,8 @@ class DeviceJoined(Event, tag="device_joined"):
 
 
 class DeviceLeft(Event, tag="device_left"):
-    """A device of another host left the search. ``reason`` says why, and what to type. Other devices take over its
-    work.
+    """A device of another host left the search. ``reason`` says why the device left, and which command to type. Other
+    devices take over its work.
     """
 
     device: str
@@ -281,7 +281,8 @@ class VariantWritten(Event, tag="variant_written"):
 
 
 class SourceRepeated(Event, tag="source_repeated"):
-    """A model's reply repeats a source of the problem. The judge does not evaluate this source again.
+    """A model's reply repeats the source of an earlier kernel for the problem. The judge does not evaluate this source
+    again.
 
     ``same_as``: the earlier variant with this source. ``idea``: the idea that the reply implements. ``parent``: the
     kernel to repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the

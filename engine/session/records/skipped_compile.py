@@ -13,18 +13,20 @@ _LINE = re.compile(
 
 
 def skipped_compile(problem: str, expected_s: float, whose: str, left_s: float) -> str:
-    """Say that the engine skipped ``torch.compile``, because the turn or the budget (``whose``) has only ``left_s``."""
+    """Format the log line for a skipped ``torch.compile``: the turn or the budget (``whose``) has only ``left_s``
+    seconds.
+    """
     has = f"the {whose} has {max(0.0, left_s):.0f} s left for it"
     return f"{problem}: skipped torch.compile, which takes about {expected_s:.0f} s; {has}"
 
 
 def timing_compile(problem: str) -> str:
-    """Name the work of timing ``torch.compile``."""
+    """Describe the timing of ``torch.compile`` on a problem, for use in a sentence."""
     return f"timing torch.compile on {problem}"
 
 
 def stopped_work(what: str, why: str) -> str:
-    """Say that the engine stopped the work ``what``, such as ``timing_compile``."""
+    """Format the log line for work that the engine stopped. ``what`` is the description, as from ``timing_compile``."""
     return f"stopped {what}, because {why}"
 
 

@@ -139,9 +139,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call; () if unknown.
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
-    ``slow_host`` is None unless the host is too slow for a comparison. In that case, it is the reference's time on
-    ``host`` / its time on the fastest other device. ``others`` is the share of the CPU that other programs used while
-    the judge timed the kernel on a CPU; 0 on a GPU.
+    ``slow_host`` is None unless the host is too slow to compare its times with other hosts' times. In that case, it is
+    the reference's time on ``host`` / its time on the fastest other device. ``others`` is the share of the CPU that
+    other programs used while the judge timed the kernel on a CPU; 0 on a GPU.
     """
 
     status: Status

@@ -23,9 +23,9 @@ def is_uncertain(verdict: Verdict | None) -> bool:
 
 
 def counts_by_low_end(verdict: Verdict) -> bool:
-    """Return whether only the low end of the speedup's interval counts in the ranking: the 95% interval is wide, or a
-    slow host measured the speedup. The load of other programs has no effect here, because it differs from one verdict
-    to the next.
+    """Return whether the ranking uses the low end of the speedup's interval: the 95% interval is wide, or a slow host
+    measured the speedup. The load of other programs has no effect here, because it differs from one verdict to the
+    next.
     """
     return verdict.speedup is not None and (verdict.slow_host is not None or interval_width(verdict) > WIDE)
 

@@ -65,7 +65,7 @@ class VariantState(Struct):
 
     @property
     def was_judged(self) -> bool:
-        """Whether the judge evaluated the kernel. Kernels pruned before their evaluation do not count."""
+        """Whether the judge evaluated the kernel. False for a kernel that was pruned before its evaluation."""
         return self.verdict is not None and self.verdict.status != "cancelled"
 
     @property
@@ -85,7 +85,7 @@ class VariantState(Struct):
 
     @property
     def sure_speedup(self) -> float:
-        """The speedup that counts in the ranking: the verdict's speedup or the low end of its interval.
+        """The speedup by which the ranking orders kernels: the verdict's speedup or the low end of its interval.
 
         One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
         """
@@ -115,7 +115,7 @@ class IdeaState(Struct):
     variants: list[str] = field(default_factory=list)
     waiting: str | None = None
     repeats: list[SourceRepeated] = field(default_factory=list)
-    """Replies for this idea that repeated a source of the problem."""
+    """Replies for this idea that repeated the source of an earlier kernel for the problem."""
 
     @property
     def transformation(self) -> str:
@@ -191,7 +191,7 @@ class ProblemState(Struct):
     runoff_at: float = 0.0
     """Time at which the last runoff ended."""
     relative: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Kernels that a runoff timed: the kernel whose verdict counts, and the time relative to that kernel
+    """For each kernel that a runoff timed: the kernel whose verdict to scale, and the time relative to that kernel
     (``engine.session.state.comparable``).
     """
     languages: tuple[Language, ...] = ()
@@ -227,7 +227,7 @@ class TurnState(Struct, frozen=True):
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
     ``stopped_s`` is the engine time at which a new engine started; None once this engine continues the turn. The time
-    from the engine's start to that point does not count.
+    from the engine's start to that point does not count toward the turn.
     """
 
     problem: str

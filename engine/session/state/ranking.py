@@ -77,7 +77,7 @@ def lead(state: SessionData, round_: RoundState) -> None:
     """Choose a round's fastest kernel again, without regard to the problem's best kernel.
 
     A runoff overrules the speedups of separate verdicts. The runoff's fastest kernel leads until another kernel beats
-    it in a later runoff. Runoffs of later rounds do not count, so that a round's leader stays the same.
+    it in a later runoff. Runoffs of later rounds have no effect, so that a round's leader stays the same.
     """
     problem = state.problems[round_.problem]
     speedups = {name: state.variants[name].speedup for name in round_.variants}
@@ -138,7 +138,8 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
     """Return the fastest kernel of the problem's latest runoff.
 
-    If only the low end of its speedup's interval counts, a tied kernel whose speedup counts wins instead.
+    If the ranking uses the low end of this kernel's interval, return a tied kernel that the ranking orders by its full
+    speedup, if any.
     """
     valid = [
         (standing, variant)

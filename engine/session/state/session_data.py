@@ -238,7 +238,9 @@ class SessionData(Struct):
         return self.died or (self.engine is not None and self.engine.stopped is not None)
 
     def is_interrupted(self, variant: VariantState) -> bool:
-        """Return whether the engine stopped or died during the kernel's evaluation. A resumed engine repeats it."""
+        """Return whether the engine stopped or died during the kernel's evaluation. A resumed engine repeats the
+        evaluation.
+        """
         return self.at_rest and variant.stage not in (None, "queued") and not self.is_left_over(variant)
 
     def best_of_round(self, problem: str, number: int) -> float | None:
@@ -249,7 +251,7 @@ class SessionData(Struct):
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
         If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Return
-        ``RoundState.best`` if there is no such kernel, or if the best kernel at the round's end no longer counts
+        ``RoundState.best`` if there is no such kernel, or if the best kernel at the round's end no longer qualifies
         (:meth:`_best_at_end`). For an open round, the round's end is now.
         """
         round_ = round_of(self, problem, number)
@@ -278,7 +280,7 @@ class SessionData(Struct):
 
     def _is_overtaken(self, round_: RoundState, best: VariantState) -> bool:
         """Return whether a restored kernel of this or an earlier round beats ``best``, the problem's best kernel at the
-        round's end. Only kernels that were pruned at the round's end count.
+        round's end. Consider only kernels that were pruned at the round's end.
         """
         restored = set(round_.pruned) - self.pruned
         if not restored:

@@ -146,8 +146,8 @@ class EngineLock:
 def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) -> Liveness:
     """Return whether an engine is running the session. Raises SessionError.
 
-    Pass an open ``reader`` to avoid opening the database for the heartbeat. An earlier engine's heartbeat does not
-    count for an engine that has just taken the lock.
+    Pass an open ``reader`` to avoid opening the database for the heartbeat. If an engine has just taken the lock, the
+    function ignores the heartbeat of the earlier engine.
     """
     holder = read_holder(paths.lock)
     running = _is_held(paths.lock)

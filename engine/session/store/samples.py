@@ -24,7 +24,7 @@ class Sample(Struct, frozen=True):
 def thin(connection: sqlite3.Connection, now: float) -> None:
     """Delete readings that are closer together than their age allows. The deletion belongs to the caller's transaction.
 
-    Thin out only complete steps.
+    Readings in a step stay unchanged until the whole step is older than ``age``.
     """
     for age, step in STEPS:
         connection.execute(
