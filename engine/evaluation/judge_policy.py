@@ -103,7 +103,7 @@ class StatisticsPolicy(Struct, frozen=True):
     confidence: float = 0.95
     """Confidence level of every interval."""
     normal_above: int = 500
-    """Above this many samples, the normal distribution replaces the binomial distribution."""
+    """Number of samples above which the normal distribution replaces the binomial distribution."""
     order: float = 1.15
     """Maximum effect of the order within a pair, in both directions. The order matters because the second call finds
     other data in the caches.
@@ -281,7 +281,7 @@ class DevicePolicy(Struct, frozen=True):
     first call takes 1.6 times as long as a warm call, and the second call takes 1.3 times as long.
     """
     apart_up_to_ms: float = 150.0
-    """A reference that takes longer than this gets no process of its own, because the GPU's work dominates its time."""
+    """Maximum time of a reference with a process of its own. The GPU's work dominates longer times."""
     apart_attempts: int = 2
     """Maximum number of processes for one reference. After this many failures, the judge times the reference itself."""
     launched_ms: float = 0.4

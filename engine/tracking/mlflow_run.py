@@ -24,8 +24,9 @@ _SETTINGS = {
 
 
 class MlflowRun:
-    """A run of the tracking server at ``uri``. All methods raise ``MlflowException`` or ``OSError`` if the server
-    fails."""
+    """An MLflow run on the tracking server at ``uri``. All methods raise ``MlflowException`` or ``OSError`` if the
+    server fails.
+    """
 
     def __init__(self, uri: str, experiment: str) -> None:
         for name, value in _SETTINGS.items():

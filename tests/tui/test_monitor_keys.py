@@ -179,7 +179,7 @@ async def test_ctrl_s_keeps_how_news_reach_a_person(live: Engine) -> None:
         await monitor.press("A", "home", "tab")
         await monitor.type("say")
         await monitor.press("ctrl+s")
-        await monitor.until_shown("Every session will send alerts this way")
+        await monitor.until_shown("The monitor will send alerts this way for every session")
         assert load_settings() == Settings(notify="bell", command="say") == monitor.app.settings
 
 

@@ -225,7 +225,7 @@ async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
         await monitor.until_shown("OSC 9 was sent; the command ran; the webhook accepted the alert")
         assert "this is a test alert" in told.read_text() and len(got) == 1
         await monitor.press("enter")
-        await monitor.until_shown("Every session will send alerts this way")
+        await monitor.until_shown("The monitor will send alerts this way for every session")
         kept = Settings(notify="osc9", command=command, webhook=f"{address}/")
         assert load_settings() == kept == monitor.app.settings
         await monitor.press("A", "tab", "tab", "backspace", "escape")

@@ -386,7 +386,7 @@ class MonitorApp(App[int]):
             except OSError as error:
                 self.say(f"Cannot save this choice, so it applies to this monitor only: {error}", severity="warning")
             else:
-                self.say("Saved. Every session will send alerts this way.")
+                self.say("Saved. The monitor will send alerts this way for every session.")
 
         self.push_screen(AlertsScreen(self.settings, self.ring), chosen)
 

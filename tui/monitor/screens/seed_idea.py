@@ -112,7 +112,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 words = (
                     "Transformations already tried, or not applicable"
                     if self._entries
-                    else "The playbook has no untried transformation for this kernel"
+                    else "No transformation is left to try. Already tried, or not applicable"
                 )
                 yield Static(f"{words}: {', '.join(map(transformation_label, spent))}", markup=False, id="spent")
             readers = self._catalogue.readers if self._catalogue is not None else ()

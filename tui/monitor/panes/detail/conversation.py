@@ -1,4 +1,4 @@
-"""Calls tab: the model calls behind an idea or a kernel, with replies, tokens and price. Streaming replies grow live.
+"""Calls tab: the model calls behind an idea or a kernel, with replies, tokens and cost. Streaming replies grow live.
 
 The tab shows the beginning of each reply. ``v`` shows whole prompts and replies.
 """

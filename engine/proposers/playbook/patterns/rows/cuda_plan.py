@@ -69,11 +69,11 @@ For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.
 kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
 once for 16 rows. With spans of 64 KB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
 rows then miss L2. In groups of 4 rows, ``split`` takes 0.28. In groups of 1 row, it takes 0.48, because launches do not
-overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and keep 2. With 256
-separate writers, 128 folding threads, 8 KB slots and keep 8, ``ring`` takes 0.193. With keep 7 or 9, it takes 0.196.
-With 384 writers, 6 KB slots and keep 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and keep 5, it takes 0.205.
-Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KB slots and keep 8,
-``ring`` takes 0.244.
+overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and ``keep`` 2. With 256
+separate writers, 128 folding threads, 8 KB slots and ``keep`` 8, ``ring`` takes 0.193. With ``keep`` 7 or 9, it takes
+0.196. With 384 writers, 6 KB slots and ``keep`` 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and ``keep`` 5,
+it takes 0.205. Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KB
+slots and ``keep`` 8, ``ring`` takes 0.244.
 """
 
 MOST_GRID_ROWS = 65535
