@@ -112,7 +112,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("prune", "d", "prune", "Prune the branch, or restore a pruned branch", "steer", 4),
     Action("pin", "b", "pin", "Pin the branch, so that every round selects it, or unpin it", "steer", 8),
     Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 5),
-    Action("reply", "I", "reply", "Answer the prompts that are waiting for a reply by hand", "steer"),
+    Action("reply", "I", "reply", "Answer waiting prompts by hand", "steer"),
     Action("undo", "z", "undo", "Undo the last request", "steer", 12),
     Action("redo", "Z", "redo", "Redo what you undid", "steer"),
     Action("pause_search", "P", "pause search", "Pause or unpause the search", "steer", 7),

@@ -82,7 +82,7 @@ def above_low_end(former: VariantState | None, best: VariantState) -> str:
 
 def why_lower(state: SessionState, problem: ProblemState, before: str | None) -> str:
     """Say why the best kernel replaced ``before`` although its verdict is lower, such as ``4.2% faster than v7 side by
-    side (v7's verdict: 2.10x; the runoff decides)``. Return "" if its verdict is not lower.
+    side (v7's verdict: 2.10x; the runoff decides)``. Return "" if the best kernel's speedup is not lower.
     """
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None or not (against := former_verdict_words(former, best)):

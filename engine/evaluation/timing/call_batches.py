@@ -1,8 +1,8 @@
 """Call a kernel many times in one batch, each time on different buffers, and time the whole batch.
 
-For a single call, the judge sees only when the answer arrives, so a slow clock can hide time in the call's overhead.
-For a batch, the judge sees when one answer for many calls arrives, which leaves little room to hide time per call. The
-kernel cannot tell which outputs the judge compares, so it cannot skip any output.
+For a single call, the judge knows only when the answer arrives. A kernel that slows its process's clock can therefore
+hide time in the call's overhead. For a batch, one answer for many calls arrives, which leaves little room to hide time
+per call. The kernel cannot tell which outputs the judge compares, so it cannot skip any output.
 """
 
 from __future__ import annotations
