@@ -30,7 +30,7 @@ _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
-"""Exit codes of a judge that a signal from the user or another process has ended."""
+"""Exit codes of a judge that the user, another process or the out-of-memory killer ended with a signal."""
 
 
 class JudgeSilent(EvaluationError):

@@ -66,8 +66,8 @@ the file.
 
 
 @contextlib.contextmanager
-def write_turn(paths: SessionPaths, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
-    """Hold the session's write turn. Raises SessionBusy after ``timeout_s``, and StorageError if the lock file cannot
+def write_lock(paths: SessionPaths, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
+    """Hold the session's write lock. Raises SessionBusy after ``timeout_s``, and StorageError if the lock file cannot
     be opened.
     """
     try:
@@ -125,7 +125,7 @@ def connect_engine(paths: SessionPaths) -> sqlite3.Connection:
     """
     connection = _connect_writing(paths)
     try:
-        with write_turn(paths):
+        with write_lock(paths):
             migrate(connection, MIGRATIONS)
     except sqlite3.Error as error:
         connection.close()
@@ -223,7 +223,7 @@ def must_be_files(paths: SessionPaths) -> None:
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
     _must_exist(paths)
     if not paths.database.exists():
-        with write_turn(paths):
+        with write_lock(paths):
             unpack_in_place(paths)
     # Check first, because SQLite opens a read-only file without an error and fails only at the first write.
     for place in (paths.directory, paths.database):

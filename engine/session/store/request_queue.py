@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Collection
 
 from engine.session.records.events import CommandHandled
 from engine.session.records.requests import Command, encode_command
-from engine.session.store.database import connect_command, write_turn
+from engine.session.store.database import connect_command, write_lock
 from engine.session.store.errors import SessionError, of_sqlite
 from engine.session.store.lock import engine_liveness
 from engine.session.store.paths import SessionPaths
@@ -31,7 +31,7 @@ def send_request(paths: SessionPaths, command: Command, author: str) -> int:
     must_not_be_bundled(paths)
     connection = connect_command(paths)
     try:
-        with write_turn(paths):
+        with write_lock(paths):
             try:
                 cursor = connection.execute(
                     "INSERT INTO command (time, author, json) VALUES (?, ?, ?)",

@@ -21,7 +21,7 @@ from engine.session.records.events import SessionCreated, encode, kind_of
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store.database import connect_engine, create, must_be_files, write_turn
+from engine.session.store.database import connect_engine, create, must_be_files, write_lock
 from engine.session.store.errors import SessionError, SessionMissing, of_os, of_sqlite
 from engine.session.store.filesystem import make_root
 from engine.session.store.lock import Liveness, engine_liveness
@@ -244,7 +244,7 @@ def _write_first_event(paths: SessionPaths, event: SessionCreated, config: bytes
     now = time.time()
     db = connect_engine(paths)
     try:
-        with write_turn(paths):
+        with write_lock(paths):
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT INTO about VALUES ('config_name', ?)", (config_name,))
             db.execute("INSERT INTO blob VALUES (?, ?, ?)", (event.config, zlib.compress(config), now))

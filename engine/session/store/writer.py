@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct, field
 
 from engine.session.records.events import AnyEvent, Recorded, encode, kind_of
-from engine.session.store.database import connect_engine, write_turn
+from engine.session.store.database import connect_engine, write_lock
 from engine.session.store.errors import SessionError, of_sqlite
 from engine.session.store.filesystem import check_file_system
 from engine.session.store.paths import SessionPaths
@@ -283,7 +283,7 @@ class EventWriter:
         packed = [(blob.digest, zlib.compress(blob.content), blob.time) for blob in blobs]
         if batch.heartbeat is not None:
             self._check_that_it_is_there()
-        with write_turn(self.paths):
+        with write_lock(self.paths):
             try:
                 db.execute("BEGIN IMMEDIATE")
                 for contents in _batched(packed, _TOGETHER):
@@ -358,7 +358,7 @@ class EventWriter:
         remains.
         """
         try:
-            with write_turn(self.paths):
+            with write_lock(self.paths):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 self._connection.close()
         except (SessionError, sqlite3.Error):

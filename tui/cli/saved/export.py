@@ -139,9 +139,9 @@ def export(
     if package is not None and standalone:
         raise Failure("--package and --standalone write different files; give only one of them", ExitCode.USAGE)
     if backward and package is None:
-        raise Failure("--backward applies to --package NAME", ExitCode.USAGE)
+        raise Failure("--backward requires --package NAME", ExitCode.USAGE)
     if relative_to and packed is None:
-        raise Failure("--relative-to applies to --packed DIRECTORY", ExitCode.USAGE)
+        raise Failure("--relative-to requires --packed DIRECTORY", ExitCode.USAGE)
     writes_file = package is None and sources is None and packed is None
     if writes_file and (file := training or report or output) is not None:
         refuse_existing(file, force=force)

@@ -72,7 +72,7 @@ def unpack(packed: Path, target: Path) -> None:
 
 
 def unpack_in_place(paths: SessionPaths) -> None:
-    """Replace the packed file with the database. The caller holds the session's write turn.
+    """Replace the packed file with the database. The caller must hold the session's write lock.
 
     The database appears only when it is complete, and takes precedence over the packed file. Raises SessionError.
     """

@@ -12,7 +12,7 @@ from engine.problem.spec import TensorSpec
 
 @dataclass(frozen=True)
 class InputPlaceholder:
-    """Marker for the place of the specification's input number ``index`` among the arguments of ``forward``."""
+    """Placeholder for input ``index`` of the specification in the arguments of ``forward``."""
 
     index: int
 
