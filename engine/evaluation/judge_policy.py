@@ -576,7 +576,9 @@ class SandboxPolicy(Struct, frozen=True):
     flush_bytes: int = 256 * MIB
     """Number of bytes that the judge or runner writes to evict the L2 cache of any GPU."""
     redzone_bytes: int = 4096
-    """Size of the redzone on each side of a buffer. Most stray writes overrun a buffer by one vector or tile, which is narrower."""
+    """Size of the redzone on each side of a buffer. Most stray writes overrun a buffer by one vector or tile, which is
+    narrower.
+    """
     alignment_bytes: int = 4096
     """Alignment of each buffer in bytes. The interface promises only 256 bytes."""
     guard_bytes: int = 64 * 1024

@@ -21,8 +21,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             "several_per_thread",
             "compute",
             "The kernel loads a whole row and a whole column for every result. Let each thread compute several results "
-            "in one column (output channels of a pixel, rows of a matrix). Each element of the right operand then serves "
-            "all these results.",
+            "in one column (output channels of a pixel, rows of a matrix). Each element of the right operand then "
+            "serves all these results.",
             {"tm": 4, "bm": 32, "bn": 32},
             ("tm", "bm", "bn"),
             gain=1.5,
