@@ -39,7 +39,7 @@ class FoundReply(Struct, frozen=True):
 
 
 class Mailbox:
-    """The mailbox for the session in ``directory``. Methods raise SessionError if a file operation fails."""
+    """The mailbox for the session in ``directory``. Methods raise ``SessionError`` if a file operation fails."""
 
     def __init__(self, directory: Path) -> None:
         self.outbox = directory / "outbox"

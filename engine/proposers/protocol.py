@@ -1,7 +1,7 @@
 """The protocol that all proposers implement: ideas for a parent, kernels for an idea, and repairs of failed kernels.
 
 A proposer sees only the frozen structs in this file, never the session file or the evaluator. If possible, a proposer's
-answers depend only on its arguments. The playbook's answers do.
+answers depend only on its methods' arguments. The playbook's answers do.
 """
 
 from __future__ import annotations

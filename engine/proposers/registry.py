@@ -63,8 +63,8 @@ def reads_prose(provider: str) -> bool:
 
 
 def check_providers(config: Config) -> None:
-    """Check keys, programs, prices and templates before a search begins. Raises ProposerUnavailable, KeyMissing,
-    ProgramMissing, PriceUnknown.
+    """Check keys, programs, prices and templates before a search begins. Raises ``ProposerUnavailable``,
+    ``KeyMissing``, ``ProgramMissing`` or ``PriceUnknown``.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     if called:

@@ -40,13 +40,13 @@ _FURTHER_IDEA_CHARS = 110
 MOST_WORKED = 3
 """Maximum number of ideas from other problems and sessions in a prompt."""
 _AHEAD = 1.05
-"""A prompt shows a second source if its kernel is at least this many times as fast as the parent. Smaller differences
-are often ties in a runoff.
+"""Minimum ratio of the parent's time to another kernel's time at which a prompt shows the other kernel's source.
+Smaller ratios are often ties in a runoff.
 """
 _SHORTER = 0.7
-"""A diff replaces a source if the diff's length is at most this share of the source's length."""
+"""Maximum ratio of a diff's length to a source's length at which the diff replaces the source."""
 _MEMORY_BOUND = 0.9
-"""If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
+"""Share of the SOL time below which a problem's operations leave the problem memory-bound."""
 
 
 class Architecture(Struct, frozen=True):

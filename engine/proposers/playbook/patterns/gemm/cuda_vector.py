@@ -33,7 +33,7 @@ faster.
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
-"""A sum of at least this many terms gets a block; a shorter sum gets a warp."""
+"""Minimum number of terms of a sum that gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
     "Memory bandwidth limits the product of a matrix and a vector. Let a team of threads read several lines of the "

@@ -118,7 +118,7 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """For each group of the next row's products, return the tasks for the current row's results that follow the group.
+    """Return the tasks for a row's results that follow each group of the next row's products.
 
     Args:
         filters: The number of filters that a team writes from the staging buffer per step.
