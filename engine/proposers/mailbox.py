@@ -2,8 +2,8 @@
 
 ``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes the prompt
 file once the session contains the reply. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a model's whole
-reply. The engine reads a reply file once the file's size and time stay the same between two checks. All paths are below
-the session's directory, so you can copy the session and resume it elsewhere.
+reply. The engine reads a reply file once the file's size and modification time stay the same between two
+checks. All paths are below the session's directory, so you can copy the session and resume it elsewhere.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _CUDA = (
 )
 _CPU = (
     _ANY,
-    "Choose a decomposition of the work other than the obvious one: other block sizes, loop order, or split between "
-    f"threads. {_KEEPING}",
+    "Choose a decomposition of the work other than the obvious one: other block sizes, another loop order, or "
+    f"another split between threads. {_KEEPING}",
     "Target the vector units: several independent accumulators, no branches, and contiguous loads that the compiler "
     "reliably turns into full-width instructions.",
     "Target the caches: do all work on a block while it is in L1 or L2, and write each output once.",

@@ -211,7 +211,7 @@ def fastest(board: Board, parent: Kernel | None) -> Kernel | None:
 
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
     """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than a
-    single one.
+    single kernel.
     """
     chosen: list[Kernel] = []
     for kernel in by_speed(board.kernels):

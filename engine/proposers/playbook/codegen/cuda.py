@@ -1,6 +1,6 @@
 """CUDA C++: one variable per value, with loads and stores of packs.
 
-A *pack* is ``width`` adjacent elements that one thread loads or stores with one instruction (16 bytes at width 4).
+A *pack* is ``width`` adjacent elements that one thread loads or stores with one instruction (16 bytes at ``width`` 4).
 """
 
 from __future__ import annotations

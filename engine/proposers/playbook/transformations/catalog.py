@@ -12,9 +12,9 @@ from engine.proposers.protocol import TriedIdea
 COMBINED = "+"
 """The separator between the names of transformations that one idea combines."""
 _MEMORY_BOUND = 0.5
-"""SOL share above which a kernel counts as memory-bound."""
+"""Minimum SOL share of a kernel that counts as memory-bound."""
 _COMPUTE_BOUND = 0.2
-"""SOL share below which a kernel counts as compute-bound."""
+"""Maximum SOL share of a kernel that counts as compute-bound."""
 _TRUST = 2.0
 """The weight of each measured gain in the ranking. The expected gain has weight 1."""
 _PROMISING = 1.1

@@ -40,8 +40,8 @@ class AttentionProgram(Program, frozen=True):
 
     Attributes:
         causal: Whether row i sees only keys 0 to i.
-        chain: The program that computes the problem's outputs from the batch x rows x value_width results of the
-            attention.
+        chain: The program that computes the problem's outputs from the attention's ``batch`` x ``rows`` x
+            ``value_width`` results.
         usual_scale: Whether ``scale`` is 1 / sqrt(width) at every width.
         size_assertions: Lines of C that stop the build at sizes that a kernel does not support.
     """

@@ -243,7 +243,7 @@ def _packing(operand: Operand, length: int, lines: int, along: int, across: int,
 
 
 def _aligned(program: MatmulProgram, *views: View) -> list[str]:
-    """Assert that tensor maps also describe the tensors at sizes other than the searched ones."""
+    """Assert that tensor maps describe the tensors, for sizes other than the searched sizes."""
     lines = []
     for view, operand in zip(views, (program.a, program.b), strict=True):
         if view.packing is None:

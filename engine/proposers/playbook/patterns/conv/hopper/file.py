@@ -107,8 +107,8 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """A part of the work on a row's results: copy pass ``part`` to the staging buffer, or write steps [``first``,
-    ``last``) of this buffer to the output.
+    """Part of the work on a row's results: copy pass ``part`` to the staging buffer, or write the buffer's steps
+    [``first``, ``last``) to the output.
     """
 
     part: int
