@@ -144,7 +144,7 @@ def _bandwidth_gbs(task: Task) -> float | None:
 
 
 def cost_line(task: Task) -> str:
-    """Describe the problem's minimum cost: bytes, operations and their ratio."""
+    """Describe the problem's minimum work: bytes, operations and their ratio."""
     said = [f"at least {task.problem.sol_bytes / 1e6:,.1f} MB of memory traffic"]
     if task.problem.flops:
         said.append(f"{task.problem.flops / 1e9:,.3g} GFLOP")
