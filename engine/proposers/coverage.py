@@ -88,7 +88,10 @@ def refusal_on(problem: ProblemSpec, device: str) -> str | None:
 
 
 def why_nobody(c_refusal: str | None, refusals: Sequence[str | None]) -> str | None:
-    """Combine the reasons why no proposer can write kernels for a problem. Returns None if a proposer gives no reason."""
+    """Combine the reasons why no proposer can write kernels for a problem.
+
+    Returns None if at least one proposer can write kernels.
+    """
     if any(refusal is None for refusal in refusals):
         return None
     reasons = dict.fromkeys(reason for reason in (c_refusal, *refusals) if reason)
