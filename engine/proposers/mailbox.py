@@ -74,7 +74,9 @@ class Mailbox:
         return [call for call in self.waiting() if call not in replied]
 
     def replied(self) -> set[str]:
-        """Return the calls with a reply file, finished or not. If a file name fits several calls, return them all."""
+        """Return the calls with a reply file, finished or not. If a file name matches several calls, return all of
+        them.
+        """
         with contextlib.suppress(OSError):
             files = [file for _, _, file in _regular(self.inbox) if file.suffix not in _UNFINISHED]
             return {name for file in files for name in (file.stem, file.name)}

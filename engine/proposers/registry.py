@@ -149,7 +149,7 @@ class _Languages:
 
 
 def _adopt_templates(config: Config, paths: SessionPaths, state: SessionState) -> None:
-    """Copy the config's templates into a new session. Raises ``ProposerUnavailable``, SessionError."""
+    """Copy the config's templates into a new session. Raises ``ProposerUnavailable`` or ``SessionError``."""
     if config.prompts.directory is None or state.starts:
         return
     _check_templates(config)

@@ -373,7 +373,7 @@ def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
 
 def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
     """Describe an idea and its result in one line. ``near``: the idea was for the parent or one of the parent's
-    ancestors. ``slowdown``: the idea's time relative to the fastest kernel's time.
+    ancestors. ``slowdown`` compares the idea's time with the fastest kernel's time.
     """
     text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)
