@@ -88,7 +88,10 @@ def refusal_on(problem: ProblemSpec, device: str) -> str | None:
 
 
 def why_nobody(c_refusal: str | None, refusals: Sequence[str | None]) -> str | None:
-    """Combine the reasons why no proposer can write kernels for a problem. Returns None if any proposer can."""
+    """Combine the reasons why no proposer can write kernels for a problem.
+
+    Returns None if at least one proposer can write kernels.
+    """
     if any(refusal is None for refusal in refusals):
         return None
     reasons = dict.fromkeys(reason for reason in (c_refusal, *refusals) if reason)
@@ -105,7 +108,7 @@ def remedies(problem: str, language: Language, session: str) -> tuple[str, ...]:
 
 
 def add_a_table() -> str:
-    """Return a remedy: add a person or a model to the config, because both can write kernels for every problem."""
+    """Return a remedy: add a person or a model to the config, because either can write kernels for every problem."""
     return (
         "Or add one of these tables to the config and run the config again, which starts a new "
         f"session:\n{MANUAL_TABLE}\n\n{MODEL_TABLE}"

@@ -2,8 +2,8 @@
 
 ``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes the prompt
 file once the session contains the reply. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a model's whole
-reply. The engine reads a reply file once the file's size and time stay the same between two checks. All paths are below
-the session's directory, so you can copy the session and resume it elsewhere.
+reply. The engine reads a reply file once the file's size and modification time stay the same between two
+checks. All paths are below the session's directory, so you can copy the session and resume it elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FoundReply(Struct, frozen=True):
 
 
 class Mailbox:
-    """The mailbox for the session in ``directory``. Methods raise SessionError if a file operation fails."""
+    """The mailbox for the session in ``directory``. Methods raise ``SessionError`` if a file operation fails."""
 
     def __init__(self, directory: Path) -> None:
         self.outbox = directory / "outbox"
@@ -74,7 +74,9 @@ class Mailbox:
         return [call for call in self.waiting() if call not in replied]
 
     def replied(self) -> set[str]:
-        """Return the calls with a reply file, finished or not. If a file name fits several calls, return them all."""
+        """Return the calls with a reply file, finished or not. If a file name matches several calls, return all of
+        them.
+        """
         with contextlib.suppress(OSError):
             files = [file for _, _, file in _regular(self.inbox) if file.suffix not in _UNFINISHED]
             return {name for file in files for name in (file.stem, file.name)}

@@ -55,7 +55,7 @@ class Manual:
         return sum(not self._mailbox.has_reply(call_name(site)) for site in self._waiting)
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Wait for the person's reply without a time limit. This also applies to an earlier engine's calls."""
+        """Wait without a time limit for the person's reply, even if an earlier engine made the call."""
         if (reply := recorded_reply(self._state, site, self._text)) is not None:
             return reply
         name = call_name(site)

@@ -1,7 +1,7 @@
 """The protocol that all proposers implement: ideas for a parent, kernels for an idea, and repairs of failed kernels.
 
 A proposer sees only the frozen structs in this file, never the session file or the evaluator. If possible, a proposer's
-answers depend only on its arguments. The playbook's answers do.
+answers depend only on its methods' arguments. The playbook's answers do.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Task(Struct, frozen=True):
 class Board(Struct, frozen=True):
     """A problem's search, as proposers see it. The search context contains the open round, all ideas and kernels
     (oldest first), and the best kernels of other problems. ``lineage`` lists the kernels from which the parent
-    descends, starting with the parent. ``worked`` lists ideas that made kernels of other problems faster, or of any
-    problem in earlier sessions.
+    descends, starting with the parent. ``worked`` lists ideas that made kernels faster, for other problems or
+    in earlier sessions.
     """
 
     round: int = 0

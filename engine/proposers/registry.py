@@ -63,8 +63,8 @@ def reads_prose(provider: str) -> bool:
 
 
 def check_providers(config: Config) -> None:
-    """Check keys, programs, prices and templates before a search begins. Raises ProposerUnavailable, KeyMissing,
-    ProgramMissing, PriceUnknown.
+    """Check keys, programs, prices and templates before a search begins. Raises ``ProposerUnavailable``,
+    ``KeyMissing``, ``ProgramMissing`` or ``PriceUnknown``.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     if called:
@@ -149,7 +149,7 @@ class _Languages:
 
 
 def _adopt_templates(config: Config, paths: SessionPaths, state: SessionState) -> None:
-    """Copy the config's templates into a new session. Raises ``ProposerUnavailable``, SessionError."""
+    """Copy the config's templates into a new session. Raises ``ProposerUnavailable`` or ``SessionError``."""
     if config.prompts.directory is None or state.starts:
         return
     _check_templates(config)

@@ -42,7 +42,7 @@ class NoRecord(Exception):
 
 
 class Replay:
-    """Replay the recorded ``session`` in the running session ``state``. Raises NoRecord, SessionError."""
+    """Replay the recorded ``session`` in the running session ``state``. Raises ``NoRecord`` or ``SessionError``."""
 
     name = PROVIDER
     reads_prose = False

@@ -23,8 +23,8 @@ _CUDA = (
 )
 _CPU = (
     _ANY,
-    "Choose a decomposition of the work other than the obvious one: other block sizes, loop order, or split between "
-    f"threads. {_KEEPING}",
+    "Choose a decomposition of the work other than the obvious one: other block sizes, another loop order, or "
+    f"another split between threads. {_KEEPING}",
     "Target the vector units: several independent accumulators, no branches, and contiguous loads that the compiler "
     "reliably turns into full-width instructions.",
     "Target the caches: do all work on a block while it is in L1 or L2, and write each output once.",
@@ -36,8 +36,9 @@ _TRITON = (
     _ANY,
     "Choose a decomposition of the work other than the obvious one: other block shapes, another loop order, or several "
     f"rows or tiles per program. {_KEEPING}",
-    "Aim for memory-level parallelism: larger blocks, more `num_stages`, and loads well before their use.",
-    "Aim for occupancy and balance: smaller blocks, other `num_warps`, and a grid that fills every SM in whole waves.",
+    "Aim for memory-level parallelism: larger blocks, a larger `num_stages`, and loads well before their use.",
+    "Aim for occupancy and balance: smaller blocks, another `num_warps`, and a grid that fills every SM in whole "
+    "waves.",
     "Let `@triton.autotune` choose among at most eight configurations that differ in block shape, `num_warps` and "
     "`num_stages`.",
     "Be bold: combine the idea with one other change that it makes possible.",

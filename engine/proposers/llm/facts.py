@@ -40,13 +40,13 @@ _FURTHER_IDEA_CHARS = 110
 MOST_WORKED = 3
 """Maximum number of ideas from other problems and sessions in a prompt."""
 _AHEAD = 1.05
-"""A prompt shows a second source if its kernel is at least this many times as fast as the parent. Smaller differences
-are often ties in a runoff.
+"""Minimum ratio of the parent's time to another kernel's time at which a prompt shows the other kernel's source.
+Smaller ratios are often ties in a runoff.
 """
 _SHORTER = 0.7
-"""A diff replaces a source if the diff's length is at most this share of the source's length."""
+"""Maximum ratio of a diff's length to a source's length at which the diff replaces the source."""
 _MEMORY_BOUND = 0.9
-"""If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
+"""Share of the SOL time below which a problem's operations leave the problem memory-bound."""
 
 
 class Architecture(Struct, frozen=True):
@@ -144,7 +144,7 @@ def _bandwidth_gbs(task: Task) -> float | None:
 
 
 def cost_line(task: Task) -> str:
-    """Describe the problem's minimum cost: bytes, operations and their ratio."""
+    """Describe the problem's minimum work: bytes, operations and their ratio."""
     said = [f"at least {task.problem.sol_bytes / 1e6:,.1f} MB of memory traffic"]
     if task.problem.flops:
         said.append(f"{task.problem.flops / 1e9:,.3g} GFLOP")
@@ -211,7 +211,7 @@ def fastest(board: Board, parent: Kernel | None) -> Kernel | None:
 
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
     """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than a
-    single one.
+    single kernel.
     """
     chosen: list[Kernel] = []
     for kernel in by_speed(board.kernels):
@@ -373,7 +373,7 @@ def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
 
 def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
     """Describe an idea and its result in one line. ``near``: the idea was for the parent or one of the parent's
-    ancestors. ``slowdown``: the idea's time relative to the fastest kernel's time.
+    ancestors. ``slowdown`` compares the idea's time with the fastest kernel's time.
     """
     text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)

@@ -13,13 +13,13 @@ from engine.session.records.counters import bottleneck_of, counters_in_words
 from engine.session.records.verdict import Launch, Verdict
 
 _CLEAR = 0.6
-"""A peak limits a kernel that reaches this share of the peak."""
+"""Minimum share of a peak at which the peak limits a kernel."""
 _NO_BOUND = 1.02
-"""A kernel above this share of a measured peak shows that the peak is no bound. The machine may have been busy during
+"""Share of a measured peak above which a kernel shows that the peak is no bound. The machine may have been busy during
 the measurement, the data may stay in caches, or the kernel may do fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
-"""Launch overhead limits a CUDA kernel that takes less time than this, in ms."""
+"""Time, in ms, below which launch overhead limits a CUDA kernel."""
 _SHOWN = 0.005
 """The smallest share of the arithmetic rate to show."""
 _MOST_KINDS = 9
@@ -79,8 +79,8 @@ def bottleneck(task: Task, ms: float) -> str:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
     if reach > _NO_BOUND:
         return (
-            f"probably {nearest}. It reaches {figures}, so that rate is not a bound, and SOL is not a useful target. "
-            "Count the instructions, bytes and cycles of its loops."
+            f"probably {nearest}. It reaches {figures}, so the measured peak is not a bound, and SOL is not a useful "
+            "target. Count the instructions, bytes and cycles of the kernel's loops."
         )
     if reach < _CLEAR:
         return (
@@ -89,10 +89,10 @@ def bottleneck(task: Task, ms: float) -> str:
         )
     room = max(1.0, 1 / reach)
     if nearest == "memory":
-        return f"memory. It reaches {figures}; without less traffic, it can become at most {room:.2f}x faster."
+        return f"memory. It reaches {figures}; unless it moves fewer bytes, it can become at most {room:.2f}x faster."
     return (
-        f"arithmetic. It reaches {figures}; without fewer or cheaper operations, it can become at most {room:.2f}x "
-        "faster."
+        f"arithmetic. It reaches {figures}; unless it does fewer or cheaper operations, it can become at most "
+        f"{room:.2f}x faster."
     )
 
 

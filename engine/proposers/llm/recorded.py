@@ -12,7 +12,7 @@ from engine.session.state.session_state import SessionState
 def recorded_reply(state: SessionState, site: CallSite, text: Callable[[str], str]) -> Reply | None:
     """Find the recorded reply for ``site``, unless that reply proved unusable.
 
-    ``text`` reads a blob by its digest. Raises SessionError.
+    ``text`` reads a blob by its digest. Raises ``SessionError``.
     """
     if call_name(site) in state.useless:
         return None

@@ -30,8 +30,9 @@ class Remote:
         self._text = text
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Return the recorded reply if there is one; otherwise, request a new reply. Raises NoAnswer, Spent,
-        SessionError.
+        """Return the recorded reply if there is one; otherwise, request a new reply.
+
+        Raises ``NoAnswer``, ``Spent`` or ``SessionError``.
         """
         # Compare only the site, because after a restart the same request may have a different prompt.
         if (known := recorded_reply(self._state, site, self._text)) is not None:

@@ -149,7 +149,7 @@ def clean(text: str) -> str:
 
 
 def _checked(reply: Reply) -> str:
-    """Clean the reply's text. Raises Unusable if the reply clearly has no answer."""
+    """Clean the reply's text. Raises :class:`Unusable` if the reply clearly has no answer."""
     if reply.finish == "refusal":
         said = f": {_beginning(reply.text)}" if reply.text.strip() else ""
         raise Unusable(f"the model refused to answer{said}")

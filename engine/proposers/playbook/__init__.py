@@ -4,8 +4,8 @@ Input: a problem with its traced graph, the device, and the verdicts on earlier 
 Each kernel file comes with its recipe.
 
 ``patterns`` recognizes problems and writes their kernels from the Jinja templates in ``templates``. ``transformations``
-ranks and samples the next kernel changes to try. ``analysis`` turns a traced graph into an ``ir`` program. ``codegen``
-writes expressions in C++ and CUDA C++. Imports go from ``patterns`` down to ``base``, never back.
+ranks the next transformations to try, and samples their settings. ``analysis`` turns a traced graph into an ``ir``
+program. ``codegen`` writes expressions in C++ and CUDA C++. Imports go from ``patterns`` down to ``base``, never back.
 """
 
 from engine.proposers.playbook.playbook import Playbook

@@ -2,8 +2,8 @@
 
 A **pattern** is a class of problems that one kind of **program** describes. A **template** writes one pattern's kernels
 in one language. A **recipe** names a template and makes every choice that the template leaves open. A
-**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices for variants to
-sample.
+**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices that differ
+between variants.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Transformation(Struct, frozen=True):
     """A change that applies to a parent's recipe.
 
     Args:
-        name: Identifies the transformation in sessions and on the command line. Never rename a transformation.
+        name: The transformation's identifier in sessions and on the command line. Never rename a transformation.
         text: The idea in prose: what limits the parent, and how to remove that limit.
         changes: Choices that differ from the parent's choices.
-        opens: Knobs that variants of this idea sample.
+        opens: Knobs whose values differ between variants of this idea.
         gain: The expected ratio of the parent's time to the child's time, before any measurement; 1.0 means no gain.
         helps: The bottleneck that the transformation addresses. The playbook ranks the transformation higher for
             kernels with this bottleneck.

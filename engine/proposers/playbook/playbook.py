@@ -160,7 +160,7 @@ def _starts(template: Template, program: Program, task: Task) -> list[Start]:
     """Return the template's first kernels.
 
     Most C++ templates start with plain loops, so the list puts the tuned version of these loops first. If the
-    template's first start has opened knobs, it already has the fastest known structure, and the list contains no tuned
+    first of these kernels has opened knobs, it already has the fastest known structure, and the list contains no tuned
     versions.
     """
     plain = template.starts(program, task.problem, task.device)

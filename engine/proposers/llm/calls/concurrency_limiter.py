@@ -1,8 +1,8 @@
-"""Limit a model's concurrent calls: at most the configured number, and fewer while the server answers 429.
+"""Limit a model's concurrent calls: at most the configured number, and fewer while the server responds with 429.
 
 The limit follows TCP's additive increase and multiplicative decrease (Jacobson, "Congestion avoidance and control",
 1988). A slot allows one call at a time. A 429 response halves the number of slots. The limiter adds one slot after as
-many replies as it has slots. Calls that start together also finish together, and compete for the CPU both times.
+many replies as it has slots. Calls that start together also finish together, and compete for the CPU at both times.
 Therefore the limiter spaces out the starts of calls (Aggarwal, Savage and Anderson, "Understanding the performance of
 TCP pacing", 2000).
 """

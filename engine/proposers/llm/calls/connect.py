@@ -16,7 +16,7 @@ from engine.session.state.session_state import SessionState
 
 
 class PriceUnknown(Exception):
-    """The config limits dollars, but a model's price is unknown."""
+    """The config limits the cost in dollars, but a model's price is unknown."""
 
     exit_code = ExitCode.USAGE
 

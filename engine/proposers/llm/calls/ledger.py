@@ -71,8 +71,8 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. If the attempt fits a limit only without the calls in
-        flight, wait until enough of those calls end.
+        """Reserve ``worst`` for an attempt until :meth:`release`. Wait until enough calls in flight end, if the attempt
+        fits a limit only without these calls.
 
         With ``output``, the error message can suggest a smaller ``max_output_tokens``.
 
@@ -134,7 +134,7 @@ class Ledger:
                 tail = f", up to {spend.unknown.tokens:,} unconfirmed" if spend.uncertain else ""
                 return refused(
                     f"{cap.tokens:,} tokens",
-                    f"{spend.tokens:,} used{tail}, and the next call of {model} may use {worst.tokens:,}"
+                    f"{spend.tokens:,} used{tail}, and the next call to {model} may use {worst.tokens:,}"
                     + _remedy(cap, spent, worst, output),
                 )
             later |= spent.tokens + sum(one.tokens for one in held) + worst.tokens > cap.tokens
@@ -151,7 +151,7 @@ class Ledger:
                 tail = f", up to ${spend.unknown.dollars:.2f} unconfirmed" if spend.uncertain else ""
                 return refused(
                     f"${cap.dollars:g}",
-                    f"${spend.dollars:.2f} spent{tail}, and the next call of {model} may cost ${worst.dollars:.2f}"
+                    f"${spend.dollars:.2f} spent{tail}, and the next call to {model} may cost ${worst.dollars:.2f}"
                     + _remedy(cap, spent, worst, output),
                 )
             later |= spent.dollars + sum(one.dollars or 0.0 for one in held) + worst.dollars > cap.dollars

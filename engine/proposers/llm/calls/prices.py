@@ -30,7 +30,7 @@ class Price:
         return self.dollars(Usage(1, 1)) is not None
 
     def dollars(self, usage: Usage, answered: str = "", tier: str = "") -> float | None:
-        """Compute the price of ``usage`` in dollars; None if unknown.
+        """Compute the cost of ``usage`` in dollars; None if unknown.
 
         ``answered`` is the model name that the server reported. If the price list does not contain this name, use the
         requested name. ``tier`` is the service tier that the server reported.
@@ -45,7 +45,7 @@ class Price:
         return found if found is not None else self._listed(listing, usage, listing.model, tier)
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
-        """Return a call's maximum price: the most expensive tier, no cache reads, and all input written to
+        """Return a call's maximum cost: the most expensive tier, no cache reads, and all input written to
         the cache.
         """
         tiers = _DEAREST_TIERS if self._tier == "auto" else (self._tier,)

@@ -77,11 +77,17 @@ class Recorder(Protocol):
     """The interface for recording calls, which the search's journal implements."""
 
     def put_blob(self, text: str) -> str:
-        """Store a text and return its digest. The text reaches the disk before any later event. Raises SessionError."""
+        """Store a text and return its digest. The text reaches the disk before any later event.
+
+        Raises ``SessionError`` if the engine cannot write the session.
+        """
         ...
 
     async def record(self, *events: AnyEvent) -> None:
-        """Record events, and return once the events are on disk and in the state. Raises SessionError."""
+        """Record events, and return once the events are on disk and in the state.
+
+        Raises ``SessionError`` if the engine cannot write the session.
+        """
         ...
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:

@@ -36,7 +36,7 @@ _FINISH: dict[str, Finish] = {
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
 }
-"""Finish reasons of replies that passed all filters. Every other reason means that a filter blocked the reply."""
+"""Finish reasons of replies that passed all filters. The client reports every other reason as a refusal."""
 
 
 class GeminiClient:

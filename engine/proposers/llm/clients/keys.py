@@ -44,8 +44,9 @@ def check_key(model: CalledModel) -> None:
 
 
 def value_of(variable: str) -> str | None:
-    """Read an environment variable for a program, even after :func:`key_for` deleted it; None if the variable is not
-    set.
+    """Return an environment variable's value for a program, even after :func:`key_for` deleted the variable.
+
+    Return None if the variable is not set.
     """
     return _taken.get(variable, os.environ.get(variable))
 

@@ -69,7 +69,7 @@ class _Connections(httpx2.AsyncBaseTransport):
         packing = answer.headers.get("content-encoding", "identity")
         if packing.lower() not in ("identity", ""):
             answer.close()
-            message = f"the server compressed its reply ({packing[:40]}) although the request forbade it"
+            message = f"the server compressed its reply ({packing[:40]}) although the request forbade compression"
             raise httpx2.RemoteProtocolError(message, request=request)
         return httpx2.Response(answer.status, headers=answer.raw_headers, stream=_Body(answer, request))
 

@@ -163,7 +163,7 @@ def reachable(roots: Iterable[Term]) -> list[Term]:
 def refuse_positions(roots: Iterable[Term]) -> None:
     """Raise ``Unsupported`` if a term depends on an element's position."""
     if any(term.op == "position" for term in reachable(roots)):
-        raise Unsupported("a value depends on the positions of elements, which only matrix products support")
+        raise Unsupported("a value depends on the positions of elements, and only matrix products support such values")
 
 
 def pointwise_program(outputs: dict[str, Term], *, positions: bool = False) -> PointwiseProgram:

@@ -56,8 +56,8 @@ def calls(graph: tuple[GraphNode, ...], targets: Mapping[str, object] | frozense
 def _simpler(node: GraphNode) -> list[GraphNode]:
     """Rewrite fused operators as primitives.
 
-    addmm(bias, a, b) becomes mm(a, b) + bias. convolution(x, w, bias, ...) becomes convolution(x, w, None, ...) + bias.
-    Conversions between floating-point types become copies.
+    ``addmm(bias, a, b)`` becomes ``mm(a, b) + bias``. ``convolution(x, w, bias, ...)`` becomes
+    ``convolution(x, w, None, ...) + bias``. Conversions between floating-point types become copies.
     """
     plain = {"aten.addmm.default": "aten.mm.default", "aten.baddbmm.default": "aten.bmm.default",
              "aten.addmv.default": "aten.mv.default"}.get(node.target)  # fmt: skip

@@ -175,7 +175,7 @@ def _unfold(layout: Layout, node: GraphNode) -> Layout:
 
 
 def _as_strided(layout: Layout, node: GraphNode) -> Layout:
-    """Return ``layout`` in another shape. Support only the strides of a contiguous tensor, as in the trace of a pooling
+    """Return ``layout`` in another shape. Support only the strides of a contiguous tensor, as in the trace of pooling
     to one element.
     """
     shape = tuple(node.args[1])

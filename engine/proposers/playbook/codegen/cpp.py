@@ -12,7 +12,7 @@ from engine.proposers.playbook.ir.program import Access, Value
 from engine.proposers.playbook.ir.sizes import factor, text
 
 _LONG = 76
-"""Subexpressions with more characters than this get their own variable."""
+"""Number of characters above which a subexpression gets its own variable."""
 
 
 def _infix(sign: str, level: int) -> Operator:

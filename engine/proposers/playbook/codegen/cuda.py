@@ -1,6 +1,6 @@
 """CUDA C++: one variable per value, with loads and stores of packs.
 
-A *pack* is ``width`` adjacent elements that one thread loads or stores with one instruction (16 bytes at width 4).
+A *pack* is ``width`` adjacent elements that one thread loads or stores with one instruction (16 bytes at ``width`` 4).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ The relative error of ``__expf(x)`` is about (2 + 1.2 |x|) * 2^-22 (CUDA C++ Pro
 At x = -30, the error is 1e-5, but exp(x) itself is only 1e-13.
 """
 FAST_OPS = frozenset(_FAST)
-"""Operations for which ``fast`` arithmetic generates different code."""
+"""Operations whose code differs with ``fast`` arithmetic."""
 _PRECISE_OPERATORS = {op: Operator(pattern) for op, pattern in _PRECISE.items()}
 _FAST_OPERATORS = {op: Operator(pattern) for op, pattern in {**_PRECISE, **_FAST}.items()}
 _TRUTH = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})

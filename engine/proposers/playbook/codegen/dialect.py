@@ -116,7 +116,7 @@ class Dialect(ABC):
         Args:
             roots: Positions of the wanted values. A repeated position counts as another use.
             leaves: Values that already have a name or a load expression.
-            namer: Tracks the names in use in the function.
+            namer: Tracker of the names in use in the function.
         """
         namer, roots = namer or Namer(), list(roots)
         order, uses = _uses(values, roots, leaves)

@@ -2,8 +2,8 @@
 
 The judge passes arguments to ``launch`` by position, so a kernel may choose the parameters' names. A problem may have
 an input ``t`` or ``row``, although kernels use these names for variables. The header's constants keep the problem's
-names. Kernels do not use the header's scalars, such as ``groups``. If a kernel declares a constant or function with a
-scalar's name, the playbook renames it.
+names. Kernels do not use the header's scalars, such as ``groups``. The playbook renames a kernel's constants and
+functions that have the name of a scalar.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ivec w width y z
 """Names of variables, functions and constants that templates use where the parameters of ``launch`` are visible."""
 _TAKEN = frozenset(_VARIABLES.split())
 _WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
-"""Match identifiers. The expression also matches whole comments, strings and members, so that a replacement skips the
-names inside them.
+"""Regular expression for identifiers. It also matches whole comments, strings and members, so that a replacement skips
+the names inside them.
 """
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
@@ -45,7 +45,7 @@ def with_own_parameters(spec: ProblemSpec) -> ProblemSpec:
 def with_header_constants(source: str, problem: ProblemSpec) -> str:
     """Return ``source`` with the header's names for constants: ``t_parameter_dim0`` becomes ``t_dim0``.
 
-    If ``source`` itself declares the name of a scalar in the header, such as ``groups``, the name becomes ``groups_``.
+    ``source`` may itself declare the name of a scalar in the header, such as ``groups``. This name becomes ``groups_``.
     """
     source = _CONSTANT.sub(r"\1", source)
     names = {scalar.name for scalar in problem.scalars if _declares(source, scalar.name)}

@@ -69,7 +69,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def moments(self) -> FusedPair | None:
-        """Return the mean, the sum of deviations and the sum of their squares, if two passes compute only these."""
+        """Return the mean, the sum of deviations and the sum of their squares, if two passes compute nothing else."""
         pairs = (one for one in fused_pairs(self) if one.kind == "moments" and one.correction >= 0)
         return next((one for one in pairs if is_alone(self, one)), None)
 

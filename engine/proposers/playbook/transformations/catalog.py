@@ -12,9 +12,9 @@ from engine.proposers.protocol import TriedIdea
 COMBINED = "+"
 """The separator between the names of transformations that one idea combines."""
 _MEMORY_BOUND = 0.5
-"""A kernel with a higher SOL share than this counts as memory-bound."""
+"""Minimum SOL share of a kernel that counts as memory-bound."""
 _COMPUTE_BOUND = 0.2
-"""A kernel with a lower SOL share than this counts as compute-bound."""
+"""Maximum SOL share of a kernel that counts as compute-bound."""
 _TRUST = 2.0
 """The weight of each measured gain in the ranking. The expected gain has weight 1."""
 _PROMISING = 1.1
@@ -32,7 +32,7 @@ def apply(recipe: Recipe, transformation: Transformation) -> Recipe:
 def find(
     template: Template, program: Program, recipe: Recipe, name: str, device: DeviceFact
 ) -> tuple[Recipe, list[Transformation]] | None:
-    """Apply the transformations in ``name`` (joined by ``COMBINED``); None if any transformation does not apply."""
+    """Apply the transformations in ``name`` (joined by ``COMBINED``); return None if one does not apply."""
     made = []
     for part in name.split(COMBINED):
         known = {one.name: one for one in template.transformations(program, recipe, device)}
@@ -89,8 +89,8 @@ def proposals(
     sol_share: float | None,
     seed: int,
 ) -> Iterator[tuple[str, list[Transformation]]]:
-    """Yield transformations of ``recipe`` with their names. Single transformations precede pairs, and more profitable
-    ones come first in each group.
+    """Yield transformations of ``recipe`` with their names. Single transformations precede pairs, and larger
+    expected gains come first in each group.
 
     Args:
         tried_here: Names of the transformations already tried on this kernel.

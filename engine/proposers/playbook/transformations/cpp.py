@@ -10,7 +10,7 @@ def has_avx512(device: DeviceFact) -> bool:
     """Return whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function
     assumes such registers.
 
-    Without such registers, GCC 12 splits vectors of 16 floats through the stack. Kernels then take 2 to 40 times as
+    Without such registers, GCC 12 uses the stack to split vectors of 16 floats. Kernels then take 2 to 40 times as
     long as with 8 floats.
     """
     return "avx512f" in device.features or not device.features

@@ -25,9 +25,9 @@ def candidates(
 ) -> Iterator[Recipe]:
     """Yield unmeasured settings of ``base``'s opened knobs, the most promising first, each once.
 
-    First comes the fastest measured setting of the same structure (the center), then ``base`` itself. Settings that
-    differ from the center in one knob follow, then random combinations. The nearest settings and the most recently
-    opened knobs come first.
+    The center is the fastest measured setting of the same structure, or ``base`` if there is none. ``base`` itself
+    comes first. Settings that differ from the center in one knob follow, then random combinations. The nearest settings
+    and the most recently opened knobs come first.
     """
     opened = [knob for knob in base.opened if knob in knobs]
     center = _center(base, opened, measured)

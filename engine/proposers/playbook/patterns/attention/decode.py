@@ -147,6 +147,6 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
 
 
 def _contiguous(program: AttentionProgram) -> str:
-    """Return a C expression that is true if the keys of a matrix and its values are contiguous."""
+    """Return a C expression that is true if each matrix's keys and values are contiguous."""
     pairs = ((program.k.row_stride, program.width), (program.v.row_stride, program.value_width))
     return " && ".join(f"{text(step)} == {text(size)}" for step, size in pairs)

@@ -96,7 +96,7 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
 
 
 def _fits(program: AttentionProgram, plan: Plan) -> str:
-    """Return a C expression that is true if tensor maps can describe a size's operands and its rows fit the plan's
+    """Return a C expression that is true if tensor maps can describe the operands and the rows fit the plan's
     widths. The copy engine pads narrow rows.
     """
     parts = [f"width <= {plan.width}", f"values <= {plan.values}", "width % 8 == 0", "values % 8 == 0"]

@@ -21,9 +21,11 @@ FUSED = frozenset(
                  "_scaled_dot_product_efficient_attention", "scaled_dot_product_attention")
 )  # fmt: skip
 WIDE = 256
-"""Heads with more columns than this are wide: no fused kernel in fp32 keeps tiles of their queries on the chip."""
+"""Number of columns above which a head is wide: no fused kernel in fp32 keeps tiles of its queries on the chip."""
 MANY_QUERIES = 64
-"""With fewer queries, each product is too small, so fused attention is faster."""
+"""Minimum number of queries for separate products. With fewer queries, each product is too small, so fused attention is
+faster.
+"""
 SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
 BATCHED = frozenset({"aten.bmm.default", "aten.mm.default"})
 _SAME_ELEMENTS = frozenset(
@@ -37,8 +39,9 @@ class AttentionProgram(Program, frozen=True):
     """Attention over ``batch`` matrices: ``q`` (rows x width), ``k`` (keys x width), ``v`` (keys x value_width).
 
     Attributes:
-        causal: Row i sees keys 0 to i.
-        chain: Computes the problem's outputs from the batch x rows x value_width results of the attention.
+        causal: Whether row i sees only keys 0 to i.
+        chain: The program that computes the problem's outputs from the attention's ``batch`` x ``rows`` x
+            ``value_width`` results.
         usual_scale: Whether ``scale`` is 1 / sqrt(width) at every width.
         size_assertions: Lines of C that stop the build at sizes that a kernel does not support.
     """
@@ -175,7 +178,7 @@ def _masks(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
 
 
 def _is_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
-    """Return whether a mask is true exactly above the diagonal: triu(ones, 1), or tril(ones) == 0."""
+    """Return whether a mask is true exactly above the diagonal: ``triu(ones, 1)``, or ``tril(ones) == 0``."""
     if not isinstance(mask, dict):
         return False
     node = _behind(mask["ref"], nodes)
@@ -189,7 +192,7 @@ def _is_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
 
 
 def _adds_causal(mask: object, nodes: Mapping[str, GraphNode]) -> bool:
-    """Return whether a mask is 0 up to the diagonal and -inf above it: where(tril(ones), 0, -inf)."""
+    """Return whether a mask is 0 up to the diagonal and -inf above it: ``where(tril(ones), 0, -inf)``."""
     node = _behind(mask["ref"], nodes) if isinstance(mask, dict) else None
     if node is None or node.target != "aten.where.self":
         return False

@@ -89,7 +89,7 @@ def _row_done(program: ConvProgram, options: ConvOptions, sums: str, n: str, pla
 
 
 def _loops(program: ConvProgram, options: ConvOptions) -> list[str]:
-    """Return the function ``block``, which computes rows [n0, n1) / kOutWide of filters [m0, m1)."""
+    """Return the function ``block``, which computes rows ``[n0, n1) / kOutWide`` of filters ``[m0, m1)``."""
     extra = ", float* to, long long pitch" if program.pool is not None else ""
     image, weights = cpp_text.image_pointer(program), cpp_text.weight_pointer(program)
     per = options.filters if options.structure == "rows" else 1

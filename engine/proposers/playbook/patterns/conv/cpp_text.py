@@ -53,8 +53,8 @@ def taps(program: ConvProgram, each: list[str]) -> list[str]:
 def tap_rows(program: ConvProgram, each: list[str]) -> list[str]:
     """Return loops over the taps of row ``y``.
 
-    ``each`` can use ``tap``, the range [``low``, ``high``) of x inside the image, and ``from``. Pixel x reads element x
-    * kStep of ``from``.
+    ``each`` can use ``tap``, the range [``low``, ``high``) of x inside the image, and ``from``. Pixel x reads element
+    ``x * kStep`` of ``from``.
     """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     step = sw * program.strides[3]
@@ -75,8 +75,8 @@ def tap_rows(program: ConvProgram, each: list[str]) -> list[str]:
 
 
 def pack_panel(program: ConvProgram) -> list[str]:
-    """Return statements that write kCols pixels per tap contiguously, with zeros outside the image and from column n1
-    on.
+    """Return statements that write ``kCols`` pixels per tap contiguously, with zeros outside the image and from column
+    ``n1`` on.
     """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     return [

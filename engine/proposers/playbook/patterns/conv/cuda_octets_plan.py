@@ -259,8 +259,8 @@ def filter_lines(filters: int, most: int) -> int:
 
 
 def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
-    """Return the octet shape with the least padding along k. Among equals, prefer few bank conflicts, small patches and
-    wide rows.
+    """Return the octet shape with the least padding along k. Among shapes with equal padding, prefer few bank
+    conflicts, small patches and wide rows.
     """
 
     def cost(octet: tuple[int, int, int]) -> tuple[float, ...]:

@@ -16,7 +16,9 @@ CONVOLUTION = frozenset({"aten.convolution.default"})
 POOLING = frozenset({"aten.max_pool2d_with_indices.default"})
 
 FEW_FILTERS = 8
-"""Groups with fewer filters than this leave most of a tile idle. Depthwise convolutions have one filter per group."""
+"""Number of filters below which a group leaves most of a tile idle. Depthwise convolutions have one filter per
+group.
+"""
 
 Pair = tuple[int, int]
 
@@ -43,7 +45,7 @@ class ConvProgram(Program, frozen=True):
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
     contiguous, in the order (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a
-    sum. The only store of ``before`` is ``ACC``. ``chain`` computes the outputs from a pooled value or, without
+    sum. ``before`` stores only to ``ACC``. ``chain`` computes the outputs from a pooled value or, without
     pooling, from a sum.
     """
 

@@ -104,7 +104,7 @@ class CppMatmul(Template):
 def _tiles_for(product: MatmulProgram, device: DeviceFact) -> Choices:
     """Return register tiles that are no wider than the output.
 
-    If each block has to reorder its part of the right operand, blocks have many rows.
+    Blocks have many rows if each block has to reorder its part of the right operand.
     """
     lanes = tile_transformations.lanes_of(device, product.n)
     vecs = 2 if product.n > lanes else 1

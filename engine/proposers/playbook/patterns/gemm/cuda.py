@@ -150,7 +150,7 @@ def _addresses(matrix: Matrix, extent: int, other: int) -> tuple[int, ...]:
 
 
 def _aligned(program: MatmulProgram, plan: Plan) -> list[str]:
-    """Assert that the plan's vector loads are also aligned at other sizes."""
+    """Assert that the plan's vector loads are aligned, for sizes other than the searched sizes."""
     lines = []
     for matrix, width, extent, other in (
         (program.a, plan.widths[0], *_run(program.a.row_stride, program.a.col_stride, program.m, program.k)),

@@ -33,7 +33,7 @@ faster.
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
-"""A sum of at least this many terms gets a block; a shorter sum gets a warp."""
+"""Minimum number of terms of a sum that gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
     "Memory bandwidth limits the product of a matrix and a vector. Let a team of threads read several lines of the "
@@ -99,6 +99,6 @@ def vector_kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -
 
 
 def _aligned(addresses: Sequence[int], width: int) -> list[str]:
-    """Assert that packs are also aligned at sizes other than the searched ones."""
+    """Assert that packs are aligned, for sizes other than the searched sizes."""
     named = dict.fromkeys(number for number in addresses if isinstance(number, Size) and width > 1)
     return [size_assertion(f"{factor(n)} % {width} == 0", f"{text(n)} to be a multiple of {width}") for n in named]

@@ -83,12 +83,12 @@ class View(Struct, frozen=True):
     """One operand of a matmul, as the templates see it.
 
     Attributes:
-        name: ``a`` or ``b``; ``letter`` is the dimension of its lines, ``m`` or ``n``.
+        name: ``a`` or ``b``. ``letter`` is the dimension of the operand's lines, ``m`` or ``n``.
         along_k: Whether the elements of a line along k are adjacent.
         shared: Whether the blocks of a cluster share the operand's tiles.
         matrix: The coordinates of the operand's matrix in the tensor map, each after a comma.
         inner: The distance in bytes between chunks of 64 lines, in a tile that is not contiguous along k.
-        step: The distance in bytes between steps of 16 k.
+        step: The distance in bytes between steps of 16 elements along k.
         sizes, strides, box, base: The tensor map.
         packing: How to pack the operand, or None if the tensor map describes the tensor itself.
     """
@@ -243,7 +243,7 @@ def _packing(operand: Operand, length: int, lines: int, along: int, across: int,
 
 
 def _aligned(program: MatmulProgram, *views: View) -> list[str]:
-    """Assert that tensor maps also describe the tensors at sizes other than the searched ones."""
+    """Assert that tensor maps describe the tensors, for sizes other than the searched sizes."""
     lines = []
     for view, operand in zip(views, (program.a, program.b), strict=True):
         if view.packing is None:

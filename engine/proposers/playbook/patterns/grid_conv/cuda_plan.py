@@ -19,7 +19,7 @@ _MOST_OCTETS = 12000
 """Maximum number of octets per sum, because shared memory holds the distances of all octets."""
 _STATIC_BYTES = 1024
 _MOST_SPAN = 4
-"""Taps along x may enlarge a tile of the image by at most the reciprocal of this number."""
+"""Reciprocal of the largest share by which taps along x may enlarge a tile of the image."""
 _LEAST_BLOCKS = 1024
 """Minimum number of blocks if a block computes several tiles. This number gives all multiprocessors a few waves."""
 _OTHER_REGISTERS = 80

@@ -5,8 +5,8 @@ input at grid positions ``q + shift``. A forward convolution has one phase, and 
 position ``a`` of residue ``r`` is input element ``step * a + r``. A transposed convolution has one residue, and a phase
 for each remainder of the output position.
 
-All images lie on one line of positions. After a row's elements, its ``pitch`` includes enough zeros to prevent any
-shift from reading an element of another row. A tap therefore always reads at the same distance from the output's
+All images lie on one line of positions. After a row's elements, the row's ``pitch`` includes enough zeros that no
+tap reads an element of another row. A tap therefore always reads at the same distance from the output's
 position.
 """
 

@@ -46,7 +46,7 @@ def program_file(plan: Plan, sources: Sequence[str], spec: ProblemSpec, language
 
 
 def _used(spec: ProblemSpec, body: str) -> list[str]:
-    """Return the header's constants that ``body`` mentions, because the compiler warns about unused ones."""
+    """Return the header's constants that ``body`` mentions, because the compiler warns about unused constants."""
     words = set(_WORD.findall(body))
     lines = [line for tensor in spec.tensors for line in size_constants(tensor)]
     return [line for line in lines if not words.isdisjoint(_WORD.findall(line.partition("=")[0]))]

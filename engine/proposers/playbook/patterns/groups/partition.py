@@ -20,12 +20,12 @@ MAX_STEPS = 1500
 MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
-"""How many operators a group may add before a pattern must recognize the group again. Attention built from primitives
-needs about five operators between its products.
+"""Number of operators that a group may add before a pattern must recognize the group again. Attention built from
+primitives needs about five operators between its products.
 """
 MAX_MEMBERS = 60
 MAX_TRIES = 36
-"""How many sets of one or two operands to try to copy before copying all operands. Eight operands have 36 such sets. A
+"""Number of sets of one or two operands to try to copy before copying all operands. Eight operands have 36 such sets. A
 concatenation may have hundreds of operands, and each try takes about 10 ms.
 """
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))

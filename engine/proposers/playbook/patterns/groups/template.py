@@ -76,7 +76,7 @@ class Groups(Template):
         return found
 
     def _joined(self, recipes: list[Recipe]) -> Recipe:
-        """Return one recipe from the recipes of all kernels."""
+        """Combine the recipes of all kernels into one recipe."""
         joined = Recipe(self.name, {})
         for place, recipe in enumerate(recipes):
             joined = joined.with_(*_prefixed(place, recipe.choices, recipe.opened))

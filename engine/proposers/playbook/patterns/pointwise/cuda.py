@@ -52,7 +52,7 @@ class CudaPointwise(Template):
                 Transformation(
                     "vector_loads",
                     "memory",
-                    "Load and store 16 bytes per instruction (float4), which takes a quarter of the memory "
+                    "Load and store 16 bytes per instruction (float4), which needs a quarter of the memory "
                     "instructions for the same bytes.",
                     {"width": 4},
                     ("width", "threads"),

@@ -26,7 +26,7 @@ class PoolProgram(Program, frozen=True):
     Attributes:
         divisor: The divisor of a sum, or 0 for the number of elements inside the image.
         rounds_up: Whether the last window of a row or column may reach beyond the image (``ceil_mode``).
-        chain: Computes the outputs from a pooled value.
+        chain: The program that computes the outputs from a pooled value.
     """
 
     x: str

@@ -177,7 +177,7 @@ _KEPT_TEXT = (
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
-    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, which takes a quarter of the "
+    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, which needs a quarter of the "
     "memory instructions for the same bytes.",
     {"width": 4},
     ("width", "threads"),

@@ -56,14 +56,14 @@ device.
 All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
 For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
-The structure ``loop`` takes 0.67 with width 4, one pass, 1024 threads and unroll 8. The structure ``block`` takes 0.533
-with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes, ``block`` takes
-0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 and 512
-threads. With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16
-KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
-to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. With two blocks per
-multiprocessor, each with half of the ring, it takes 0.61. With cluster 4 and one block per multiprocessor, it takes
-0.69, because clusters of four do not fill all multiprocessors.
+The structure ``loop`` takes 0.67 with ``width`` 4, one pass, 1024 threads and ``unroll`` 8. The structure ``block``
+takes 0.533 with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes,
+``block`` takes 0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with
+``cluster`` 8 and 512 threads. With ``cluster`` 4, it takes 0.74, because 32 floats per thread spill. The structure
+``ring`` with ``cluster`` 2 and 16 KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With
+evict-first copies, ``ring`` takes 0.58 to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it
+takes 0.61 to 0.97. With two blocks per multiprocessor, each with half of the ring, it takes 0.61. With ``cluster`` 4
+and one block per multiprocessor, it takes 0.69, because clusters of four do not fill all multiprocessors.
 
 For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
 kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights

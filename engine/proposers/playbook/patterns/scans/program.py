@@ -26,8 +26,8 @@ class ScanProgram(Program, frozen=True):
     Attributes:
         reverse: Whether the scan begins at the end of each row.
         exclusive: Whether an output excludes the element at its own position. The first output of a row is then 0.
-        before: Computes the scanned elements. The only store is ``ACC``.
-        chain: Computes the outputs from the scanned elements.
+        before: The program that computes the scanned elements. It stores only to ``ACC``.
+        chain: The program that computes the outputs from the scanned elements.
     """
 
     op: Literal["sum", "prod"]

@@ -107,8 +107,8 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """A part of the work on a row's results: copy pass ``part`` to the staging buffer, or write steps [``first``,
-    ``last``) of this buffer to the output.
+    """Part of the work on a row's results: copy pass ``part`` to the staging buffer, or write the buffer's steps
+    [``first``, ``last``) to the output.
     """
 
     part: int
@@ -118,7 +118,7 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """For each group of the next row's products, return the tasks for the current row's results that follow the group.
+    """Return the tasks for a row's results that follow each group of the next row's products.
 
     Args:
         filters: The number of filters that a team writes from the staging buffer per step.

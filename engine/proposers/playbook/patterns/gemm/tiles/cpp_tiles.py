@@ -97,8 +97,8 @@ class Right(Struct, frozen=True):
     Attributes:
         direct: Pointer to matrix ``b``'s first element if the rows are contiguous, else "".
         step: The distance between contiguous rows.
-        pack: Statements that fill ``panel`` (``depth`` x kCols), starting at row ``k0`` and column ``n``. Columns from
-            ``n1`` on are 0.
+        pack: Statements that fill ``panel`` (``depth`` x ``kCols``), starting at row ``k0`` and column ``n``. Columns
+            from ``n1`` on are 0.
     """
 
     direct: str
@@ -120,7 +120,7 @@ def constants(tiles: Tiles, m: int, n: int, k: int) -> list[str]:
 
 
 def tile_function(tiles: Tiles, left: Left, several: bool) -> list[str]:
-    """Return the function ``tile``, which computes a tile's sums over one pass in ``sums`` (kRows x kCols)."""
+    """Return the function ``tile``, which computes a tile's sums over one pass in ``sums`` (``kRows`` x ``kCols``)."""
     if tiles.pack_a:
         parameter, read = "const float* a", "a[k * kRows + r]"
     else:

@@ -27,7 +27,7 @@ class Source(Struct, frozen=True):
 
 
 def strided(base: str, lines: str, operand: Operand, line_stride: int, k_stride: int) -> Source:
-    """A matrix with element (r, k) at r * line_stride + k * k_stride. ``lines`` is the C name of the number of
+    """A matrix with element (r, k) at ``r * line_stride + k * k_stride``. ``lines`` is the C name of the number of
     lines.
     """
     terms = []
