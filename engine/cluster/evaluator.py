@@ -42,17 +42,17 @@ MOST_TRIES = 4
 UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
-"""A worker counts as dead if it has not sent its report this many seconds after the end of the Dask task."""
+"""Seconds after the end of a Dask task at which a worker counts as dead if its report has not arrived."""
 MOST_SENT = 2
 """Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
-"""A task is too slow if it takes this many times the median of tasks of its kind, and longer than ``SLOW_S`` seconds.
+"""Multiple of the median time of tasks of the same kind, and number of seconds: a task that exceeds both is too slow.
 Another device then takes over.
 """
 OPENING = 1.5
-"""Work to open a problem on a device, in units of one verdict's work."""
+"""Work of opening a problem on a device, in units of one verdict's work."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -608,7 +608,7 @@ class ClusterEvaluator:
         await self._wake()
 
     async def _wait(self) -> None:
-        """Wait for a change of the devices. The caller must hold the condition."""
+        """Wait until the state of a device changes. The caller must hold the condition."""
         # A device that was set aside comes back without a change. In Python 3.11, ``wait_for`` can leave the condition
         # locked when the search cancels this task at that moment.
         with contextlib.suppress(TimeoutError):

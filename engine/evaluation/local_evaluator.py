@@ -149,7 +149,7 @@ class LocalEvaluator:
     ) -> BuildReport:
         """Build a kernel on this host. A later :meth:`evaluate` finds the library in the host's cache.
 
-        Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
+        Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """
         self._headers[problem.id] = header
         return await self._builder.build(self._kernel(problem, language, source), on_stage)

@@ -296,7 +296,7 @@ class LeavesTheReferenceAlone(Check):
             run.remarks.append(f"a slow processor: {found}")
         else:
             run.pairs.limit_reference(alone_ms)
-            run.remarks.append(f"a slow processor: {found}; the time without the kernel counts")
+            run.remarks.append(f"a slow processor: {found}; the reference's time without the kernel counts")
         return run.remarks[-1]
 
 
@@ -317,7 +317,7 @@ def _slower_order_ms(pairs: Pairs) -> float:
 
 
 def _slowed_ms(usual_ms: float) -> float:
-    """Return by how many milliseconds work may exceed ``usual_ms``."""
+    """Return the number of milliseconds by which work may exceed ``usual_ms``."""
     return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 

@@ -58,7 +58,7 @@ class EvaluationRun:
     """
 
     runner: Runner
-    """The run sets these fields while it performs the checks."""
+    """The kernel's runner, which the run sets while it performs the checks."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class WallClockProbe:
     """Time one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
     ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. The probe
-    sets this attribute if other programs disturbed the batches each time. All methods raise ``RunnerEnded``, and
+    sets ``contended`` if other programs disturbed the batches in every attempt. All methods raise ``RunnerEnded``, and
     ``Rejected`` if a call of a batch returns wrong outputs.
     """
 
