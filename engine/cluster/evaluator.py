@@ -229,7 +229,7 @@ class ClusterEvaluator:
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
-        """The device on which each problem's runoffs take place, by problem."""
+        """The device that runs each problem's runoffs, by problem id."""
         self._durations: dict[type, list[float]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._warming: set[asyncio.Task[None]] = set()
@@ -298,7 +298,8 @@ class ClusterEvaluator:
             raise EvaluationError(str(lost)) from None
 
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
-        """Open a problem on one device. Other devices open the problem when they judge its first kernel.
+        """Open a problem on one device. Other devices open the problem when they judge their first kernel of the
+        problem.
 
         Each device computes the SOL from its own measured peaks, so ``sol_ms`` has no effect.
         """
@@ -578,9 +579,9 @@ class ClusterEvaluator:
     def _has_room(self, device: Device, problem: str, code: str) -> bool:
         """Return whether a kernel may go to the device's host now.
 
-        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
-        and the next order travel. If a kernel has the same machine code as the judged kernel, the engine holds it back
-        until the verdict arrives.
+        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the
+        network transfers the report and the next order. If a kernel has the same machine code as the judged kernel, the
+        engine holds it back until the verdict arrives.
         """
         if self._is_claimed(device):
             return False

@@ -388,7 +388,7 @@ class AdmissionPolicy(Struct, frozen=True):
     """Maximum wait for the memory that a verdict probably needs."""
     kernel_s: float = 60.0
     """Maximum wait for more memory after a kernel ran out of memory. The wait is short, because a kernel may request
-    any amount.
+    any amount of memory.
     """
     open_s: float = 600.0
     """Maximum wait for opening a problem or measuring a device. This wait is longer than other waits, because every
@@ -488,7 +488,7 @@ class InputPolicy(Struct, frozen=True):
     sampled: int = 4096
     """Number of elements to sample from a tensor, enough to exclude most tensors that are not discrete."""
     same_places: float = 0.99
-    """Minimum share of zeros at the same positions in every draw that proves structure."""
+    """Minimum share of the zeros that must have the same positions in every draw to prove structure."""
     least_sorted: int = 12
     """Minimum number of sorted elements that prove structure. Fewer than one draw in a billion is sorted by chance."""
     sum_to_one: float = 0.02
@@ -575,7 +575,7 @@ class SandboxPolicy(Struct, frozen=True):
     redzone_bytes: int = 4096
     """Size of the redzone on each side of a buffer. Most stray writes, by vectors or tiles, are narrower."""
     alignment_bytes: int = 4096
-    """Alignment of each buffer in bytes. The interface promises only 256 bytes."""
+    """Alignment of each buffer in bytes. The interface promises an alignment of only 256 bytes."""
     guard_bytes: int = 64 * 1024
     """Size of the inaccessible memory around all buffers and after a workspace. Addresses beyond this memory are
     random.

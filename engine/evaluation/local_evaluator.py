@@ -291,7 +291,7 @@ class LocalEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         if self._devices[0].kind != "cuda":
-            raise CountersUnavailable("ncu reads counters of GPUs only", lasting=True)
+            raise CountersUnavailable("ncu reads only the counters of GPUs", lasting=True)
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
             raise CountersUnavailable("the kernel no longer compiles")

@@ -15,9 +15,9 @@ from engine.session.records.verdict import BuildReport, Stage
 _BUILD = POLICY.build
 
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
-"""Return a context manager that waits until no judge is timing a kernel on the compilers' cores.
+"""A function that returns a context manager, which waits until no judge is timing a kernel on the compilers' cores.
 
-While the context is open, it blocks timing on these cores for at most the given number of seconds.
+The open context blocks timing on these cores for at most the given number of seconds.
 """
 
 

@@ -22,7 +22,7 @@ from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.problem.spec import ProblemSpec
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Return the model's outputs for the given inputs, and leave the inputs unchanged."""
+"""A function that returns the model's outputs for the given inputs, and leaves the inputs unchanged."""
 T = TypeVar("T")
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "bilinear"}
 """Names of PyTorch's operators that multiply matrices."""

@@ -59,7 +59,7 @@ class KernelUnderTest(Protocol):
         """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
 
     def load(self) -> str:
-        """Load the kernel. Return the report of the kernel's process."""
+        """Load the kernel. Return the evidence that the kernel's process reports."""
 
     def trial(self, index: int, place: int | None = None) -> None:
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""

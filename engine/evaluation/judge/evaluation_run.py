@@ -156,7 +156,7 @@ class EvaluationRun:
     # Correctness
 
     def load(self) -> str:
-        """Load the kernel. Return the report of the kernel's process."""
+        """Load the kernel. Return the evidence that the kernel's process reports."""
         for slot in self.problem.arena.slots:
             slot.forget()
         loaded = self.runner.load(self.library, self.problem)
