@@ -53,9 +53,9 @@ class Comparability:
             others = dict.fromkeys(one.host for one in self._facts.values() if one.software == usual)
             have = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'}"
             lines.append(
-                f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'not'}. Its "
-                "kernels may be different machine code, so its verdicts carry a remark, and other hosts run the "
-                "runoffs. For equal builds, install the same versions on it"
+                f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'no such version'}. "
+                "Its compilers may produce different machine code, so its verdicts carry a remark, and other hosts "
+                "run the runoffs. For equal builds, install the same versions on it"
             )
         return lines
 

@@ -792,7 +792,7 @@ class ClusterEvaluator:
     def _hear_link(self, trouble: str) -> None:
         if trouble:
             self._down = trouble
-            self._say(f"{self._address}: {trouble}; the engine tries to connect until the scheduler answers", True)
+            self._say(f"{self._address}: {trouble}; the engine keeps trying until the scheduler answers", True)
             for attempt in self._attempts.values():
                 attempt.lose(f"{self._address}: {trouble}")
             for device in list(self._roster.devices.values()):

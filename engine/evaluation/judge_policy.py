@@ -719,7 +719,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     exceeds the tolerance.
     """
     outlier_s: float = 5.0
-    """Processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
+    """Maximum processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
     kernelbench_reference_s: float = 0.5
     """Seconds after which KernelBench trials of a slow model stop, but at least one trial runs."""
     kernelbench_s: float = 0.3

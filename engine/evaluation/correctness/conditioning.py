@@ -58,7 +58,7 @@ def has_fp32_products(spec: ProblemSpec) -> bool:
 
 
 class Conditioning:
-    """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
+    """Eager's errors on ``drawn`` inputs: the standard for its errors on other inputs.
 
     ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None.
     ``has_products``: see :func:`has_fp32_products`. For a model with fp32 products, the conditions are stricter,

@@ -64,7 +64,7 @@ def run_in(
     in the result.
 
     If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises, for example
-    because the model does not support fp64.
+    if the model does not support fp64.
     """
     twin = reference.twin()
     if dtype is not None:

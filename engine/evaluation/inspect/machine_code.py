@@ -72,7 +72,7 @@ async def machine_code(source: str, language: Language, header: str, arch: str) 
     ``ValueError`` for a ``.py`` kernel.
     """
     if language in MODULES:
-        raise ValueError("a .py kernel has no machine code of its own; pass a .cu or .cpp kernel to sass")
+        raise ValueError("a .py kernel has no machine code of its own; pass a .cu or .cpp kernel")
     with tempfile.TemporaryDirectory(prefix="kernel-tui-code-") as directory:
         work = Path(directory)
         (work / f"kernel.{language}").write_text(source, errors="surrogateescape")

@@ -166,7 +166,7 @@ class RunsInOneProcess(Check):
 
 
 class RightWhileTimed(Check):
-    """Every output is correct in the timed pairs of reference and kernel, until the ratio is settled.
+    """Every output is correct in the timed pairs; timing continues until the ratio is settled.
 
     Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
     """
@@ -186,7 +186,7 @@ class RightWhileTimed(Check):
         words = f"{len(run.pairs.kernel_ms)} pairs, all outputs compared, inputs of {compared} pairs compared, "
         words += f"{run.with_outliers} with outliers" if run.problem.takes_outliers else "none with outliers"
         if run.answers.nearer:
-            words += f"; {run.answers.nearer} outputs differ from eager's but are close enough to fp64"
+            words += f"; outputs of {run.answers.nearer} calls differ from eager's but are close to fp64"
         return words
 
     @staticmethod

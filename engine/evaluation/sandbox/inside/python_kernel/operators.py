@@ -125,7 +125,7 @@ def _operators(events: Iterable[Any], within: str = "") -> Iterator[_Operator]:
 
 
 def _kernels(profiled: profile, operators: Mapping[int, str]) -> list[tuple[str, str, float]]:
-    """Return the GPU kernels in their starting order: name, launching operator or "", and time in
+    """Return the GPU kernels in the order of their starts: name, launching operator or "", and time in
     microseconds.
     """
     results, longest = profiled.kineto_results, POLICY.sandbox.reported_chars
