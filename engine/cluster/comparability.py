@@ -42,7 +42,7 @@ class Comparability:
     # Software
 
     def joined(self, facts: Iterable[DeviceFact]) -> list[str]:
-        """Record devices that judge. Return a log line for each unusual set of versions that is new."""
+        """Record devices that judge. Return a log line for each new, unusual set of versions."""
         self._facts |= {fact.id: fact for fact in facts}
         lines = []
         for fact in self._facts.values():

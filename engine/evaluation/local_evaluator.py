@@ -61,9 +61,9 @@ class LocalEvaluator:
     device.
 
     ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
-    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.
-    ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the
-    output of judges and problems. The default is this process's standard error, with a size limit. ``modules``: whether
+    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead. ``on_wait``,
+    ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the output of
+    judges and problems. The default is this process's standard error, with a limit on the output. ``modules``: whether
     judges prepare for ``.py`` kernels when they start.
     """
 

@@ -1,4 +1,4 @@
-"""Read about two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
+"""Read some two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
 
 The list of counters is deliberately short: a few metrics that identify the bottleneck help more than the full set.
 """
