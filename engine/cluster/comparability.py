@@ -19,11 +19,11 @@ from engine.devices.software import usual_software, versions_beside
 from engine.session.records.verdict import Verdict
 
 SLOWER = {"cpu": 1.5, "cuda": 1.15}
-"""A host is slow if it takes this many times as long for a problem's reference as the fastest other host. GPUs of one
-model differ by a few percent, and processors share caches and power with other programs.
+"""Ratio of a host's time for a problem's reference to the fastest other host's time, above which the host is slow. GPUs
+of one model differ by a few percent, and processors share caches and power with other programs.
 """
 AGAIN_S = 60.0
-"""Seconds after which a slow device gets a new kernel."""
+"""Seconds without a verdict after which a slow device gets another kernel."""
 _KEPT = 5
 
 
@@ -42,7 +42,7 @@ class Comparability:
     # Software
 
     def joined(self, facts: Iterable[DeviceFact]) -> list[str]:
-        """Record devices that judge. Return a log line for each unusual set of versions that is new."""
+        """Record devices that judge. Return a log line for each new, unusual set of versions."""
         self._facts |= {fact.id: fact for fact in facts}
         lines = []
         for fact in self._facts.values():
@@ -53,9 +53,9 @@ class Comparability:
             others = dict.fromkeys(one.host for one in self._facts.values() if one.software == usual)
             have = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'}"
             lines.append(
-                f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'not'}. Its "
-                "kernels may be different machine code, so its verdicts carry a remark, and other hosts run the "
-                "runoffs. For equal builds, install the same versions on it"
+                f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'no such version'}. "
+                "Its compilers may produce different machine code, so its verdicts carry a remark, and other hosts "
+                "run the runoffs. For equal builds, install the same versions on it"
             )
         return lines
 
@@ -64,7 +64,7 @@ class Comparability:
         self._slow.pop(device_id, None)
 
     def unlike(self, fact: DeviceFact) -> str:
-        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if none differ."""
+        """Return the versions in which a device's host differs from most others (``g++ 13.2.0``); "" if none differ."""
         return versions_beside(fact.software, usual_software(self._facts.values()))
 
     # Pace
@@ -88,7 +88,7 @@ class Comparability:
         return ratio if self._clock() - since < AGAIN_S else 1.0
 
     def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, list[str]]:
-        """Record a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
+        """Record a verdict from the device ``fact``. Return the verdict with its marks, and lines for the log."""
         if words := self.unlike(fact):
             remark = f"built with different software than on most hosts: {words}"
             verdict = replace(verdict, flags=(*verdict.flags, remark))
@@ -117,7 +117,7 @@ class Comparability:
         return lines
 
     def has_late_marks(self, problem: str) -> bool:
-        """Return whether some device is slow for this problem, so that its first verdicts may lack their mark."""
+        """Return whether any device is slow for this problem, so that the problem's first verdicts may lack a mark."""
         times = [ms for found in self._references.get(problem, {}).values() for ms in found]
         return bool(times) and max(times) > self._most() * min(times)
 

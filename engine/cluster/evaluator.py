@@ -42,17 +42,17 @@ MOST_TRIES = 4
 UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
-"""A worker counts as dead if it has not sent its report this many seconds after the end of the Dask task."""
+"""Seconds after the end of a Dask task at which a worker counts as dead if its report has not arrived."""
 MOST_SENT = 2
 """Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
-"""A task is too slow if it takes this many times the median of tasks of its kind, and longer than ``SLOW_S`` seconds.
+"""Multiple of the median time of tasks of the same kind, and number of seconds: a task that exceeds both is too slow.
 Another device then takes over.
 """
 OPENING = 1.5
-"""Work to open a problem on a device, in units of one verdict's work."""
+"""Work of opening a problem on a device, in units of one verdict's work."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -229,7 +229,7 @@ class ClusterEvaluator:
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
-        """The device on which each problem's runoffs take place, by problem."""
+        """The device that runs each problem's runoffs, by problem id."""
         self._durations: dict[type, list[float]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._warming: set[asyncio.Task[None]] = set()
@@ -298,7 +298,8 @@ class ClusterEvaluator:
             raise EvaluationError(str(lost)) from None
 
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
-        """Open a problem on one device. Other devices open the problem when they judge its first kernel.
+        """Open a problem on one device. Other devices open the problem when they judge their first kernel of the
+        problem.
 
         Each device computes the SOL from its own measured peaks, so ``sol_ms`` has no effect.
         """
@@ -578,9 +579,9 @@ class ClusterEvaluator:
     def _has_room(self, device: Device, problem: str, code: str) -> bool:
         """Return whether a kernel may go to the device's host now.
 
-        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the report
-        and the next order travel. If a kernel has the same machine code as the judged kernel, the engine holds it back
-        until the verdict arrives.
+        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the
+        network transfers the report and the next order. If a kernel has the same machine code as the judged kernel, the
+        engine holds it back until the verdict arrives.
         """
         if self._is_claimed(device):
             return False
@@ -608,7 +609,7 @@ class ClusterEvaluator:
         await self._wake()
 
     async def _wait(self) -> None:
-        """Wait for a change of the devices. The caller must hold the condition."""
+        """Wait until the state of a device changes. The caller must hold the condition."""
         # A device that was set aside comes back without a change. In Python 3.11, ``wait_for`` can leave the condition
         # locked when the search cancels this task at that moment.
         with contextlib.suppress(TimeoutError):
@@ -791,7 +792,7 @@ class ClusterEvaluator:
     def _hear_link(self, trouble: str) -> None:
         if trouble:
             self._down = trouble
-            self._say(f"{self._address}: {trouble}; the engine tries to connect until the scheduler answers", True)
+            self._say(f"{self._address}: {trouble}; the engine keeps trying until the scheduler answers", True)
             for attempt in self._attempts.values():
                 attempt.lose(f"{self._address}: {trouble}")
             for device in list(self._roster.devices.values()):

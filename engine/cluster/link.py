@@ -82,7 +82,7 @@ class Link:
         )
 
     async def alive(self, timeout_s: float) -> bool:
-        """Return whether the scheduler answers. A cut network may leave a connection that looks open."""
+        """Return whether the scheduler answers. A network failure may leave a connection that looks open."""
         client = self._client
         try:
             await asyncio.wait_for(client.scheduler.identity(n_workers=0), timeout_s)

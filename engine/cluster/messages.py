@@ -61,7 +61,7 @@ def version() -> str:
 
 @cache
 def torch_version() -> str:
-    """Return PyTorch's version without the build, which differs between CPU and CUDA; "" if it is not installed."""
+    """Return PyTorch's version without the build tag (``+cpu``, ``+cu130``); "" if it is not installed."""
     try:
         return metadata.version("torch").partition("+")[0]
     except metadata.PackageNotFoundError:
@@ -106,7 +106,7 @@ class Runoff(Struct, frozen=True, tag="runoff"):
 
 
 class Compile(Struct, frozen=True, tag="compile"):
-    """Time ``torch.compile`` of the reference."""
+    """Time the reference compiled with ``torch.compile``."""
 
     place: Place
 
@@ -116,7 +116,7 @@ class Evict(Struct, frozen=True, tag="evict"):
 
 
 class Presence(Struct, frozen=True, tag="presence"):
-    """Presence of an engine on a device. When this task ends, the engine's judges on the device end too."""
+    """The presence of an engine on a device. When this task ends, the engine's judges on the device end too."""
 
 
 class Sleep(Struct, frozen=True, tag="sleep"):
@@ -161,7 +161,7 @@ class AtStage(Struct, frozen=True, tag="stage"):
 
 
 class Waits(Struct, frozen=True, tag="waits"):
-    """Another process of the host occupies the device."""
+    """Another process on the host occupies the device."""
 
     wait: Wait
 
@@ -268,7 +268,7 @@ class AnyBeat(Struct, frozen=True):
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
-    """A worker shuts down cleanly."""
+    """Message from a worker that shuts down cleanly."""
 
     device: str
 

@@ -63,7 +63,7 @@ class SshHosts:
     """The scheduler and the SSH connections of one session.
 
     - ``directory``: for certificates; it need not exist
-    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; never twice with the same line
+    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; no line is repeated
     """
 
     def __init__(self, cluster: ClusterConfig, directory: Path, say: Callable[[str], None]) -> None:
@@ -76,10 +76,13 @@ class SshHosts:
     async def start(self) -> ClusterConfig:
         """Start the scheduler, and connect to the hosts. Return the config of the running cluster.
 
-        Raises ``EvaluationError`` if the scheduler does not start, and ``CertificateError``.
+        Raises ``EvaluationError`` if ssh is missing or the scheduler does not start, and ``CertificateError`` if the
+        certificates cannot be created.
         """
         if shutil.which("ssh") is None:
-            raise EvaluationError("hosts in [cluster] needs the ssh command. Install it: apt install openssh-client")
+            raise EvaluationError(
+                "the hosts setting in [cluster] needs the ssh command. Install it: apt install openssh-client"
+            )
         here = self._cluster.address or platform.node()
         create(self._directory, [here])
         self._scheduler = await asyncio.create_subprocess_exec(

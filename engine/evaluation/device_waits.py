@@ -19,10 +19,10 @@ from engine.evaluation.judge.messages import AwaitsMemory
 from engine.system.child import is_suspended
 
 NOTICED_S = 1.0
-"""Report a wait after this many seconds. Searches that take turns on a device usually wait for less time."""
+"""Seconds after which the watch reports a wait. Searches that take turns on a device usually wait for less time."""
 _LOOK_S = 0.25
 _AGAIN_S = 10.0
-"""Minimum seconds between reports of different processes during one wait."""
+"""Minimum seconds between two reports about different processes during one wait."""
 _STOPPED = "kernel-tui's own process, stopped by a signal; to resume it: kill -CONT {0}; to end it: kill -9 {0}"
 
 

@@ -26,7 +26,7 @@ class Opened(Struct, frozen=True):
 
 
 Known = Callable[[str], Verdict | None]
-"""Return an earlier verdict for machine code by its hash (``BuildReport.code``), or None for new code."""
+"""A function that returns an earlier verdict by machine-code hash (``BuildReport.code``), or None for new code."""
 
 
 class EvaluationError(Exception):

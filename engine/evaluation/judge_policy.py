@@ -26,7 +26,7 @@ class Effort(Struct, frozen=True):
     """The time that the judge may spend on timing for one verdict."""
 
     half_width: float
-    """A ratio counts as settled when its 95% interval extends at most this far to each side, relative to the median."""
+    """Maximum extent of a settled ratio's 95% interval to each side of the median, relative to the median."""
     least_s: float
     """Minimum seconds of timing, because a shared machine drifts over seconds."""
     overhead_s: float
@@ -47,22 +47,22 @@ class PairPolicy(Struct, frozen=True):
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
     look_every: int = 8
-    """After this many pairs, the judge computes statistics only once per this many pairs. The time for the statistics
-    grows with the number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
+    """Number of pairs between two computations of the statistics, after the first ``look_every`` pairs. The time for
+    the statistics grows with the number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
     """
     trial_one_in: int = 8
-    """On average, a correctness trial follows one in this many pairs, so that a kernel cannot tell that only timing
-    remains.
+    """Average number of pairs per correctness trial; trials follow random pairs, so a kernel cannot tell that only
+    timing remains.
     """
     writes_one_in: int = 8
-    """On average, an extra kernel call with memory writes follows one in this many pairs on a GPU. Work that the
-    kernel leaves on the GPU slows these writes.
+    """Average number of pairs per extra kernel call with memory writes, on a GPU. Work that the kernel leaves on the
+    GPU slows these writes.
     """
     least_writes: int = 5
     """Minimum number of calls with memory writes if the reference was slow. The judge uses their median time."""
     outliers_one_in: int = 3
-    """One in this many pairs has outliers in its inputs. This rate is high enough to catch sampling, but too low to
-    change a median.
+    """Number of pairs in a cycle, in which one pair has outliers in its inputs. This rate is high enough to catch
+    sampling, but too low to change a median.
 
     The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have such
     inputs where the problem permits them.
@@ -70,9 +70,7 @@ class PairPolicy(Struct, frozen=True):
     between_s: float = 0.3
     """Maximum time in seconds for the extra trials, which run at random points between the pairs."""
     checksums_one_in: int = 4
-    """On a CPU, the judge compares inputs after only one in this many calls, because a checksum takes as long as a
-    short kernel.
-    """
+    """Average number of calls per comparison of inputs on a CPU, where a checksum takes as long as a short kernel."""
     quick: Effort = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
     """Effort for a verdict in a search, which later times the leaders again in a runoff."""
     thorough: Effort = Effort(half_width=0.004, least_s=0.5, overhead_s=1.5, runs_s=2.0)
@@ -86,13 +84,13 @@ class PairPolicy(Struct, frozen=True):
     thorough_pairs: int = 7
     """Factor on ``max_pairs`` for each process of a thorough verdict, because short kernels need thousands of pairs."""
     widest: float = 4.0
-    """A speedup is undecided if its 95% interval contains 1 and the bounds differ by more than this ratio."""
+    """Ratio of the 95% interval's bounds above which a speedup is undecided, if the interval contains 1."""
     undecided: float = 4.0
-    """The judge may time an undecided kernel this many times as long."""
+    """Factor on the timing limits for an undecided kernel."""
     noisy_longer: float = 6.0
-    """The judge may time a noisy kernel this many times as long."""
+    """Factor on the timing limits for a noisy kernel."""
     noisy: float = 0.015
-    """On a GPU, a kernel is noisy while its interval extends further than this to one side, relative to the median.
+    """Extent of the interval to one side of the median, relative to the median, above which a kernel on a GPU is noisy.
     Most noisy kernels launch from Python.
     """
 
@@ -113,7 +111,7 @@ class StatisticsPolicy(Struct, frozen=True):
     least_of_process: int = 16
     """Minimum number of pairs in a process. With fewer pairs, the process's median is unreliable."""
     disturbed: float = 1.15
-    """A reference call counts as disturbed if it takes this many times the reference's quiet time."""
+    """Multiple of the reference's quiet time above which a reference call counts as disturbed."""
     quiet: float = 0.02
     """Quantile of the reference's times that defines the reference's quiet time."""
     least_kept: int = 8
@@ -154,17 +152,16 @@ class ClockPolicy(Struct, frozen=True):
     slot's weights and inspects the buffers that the reference writes.
     """
     misreported: float = 1.5
-    """A call counts as cheating if it takes this many times the reported time and the excess is above
-    ``misreported_ms``.
+    """Multiple of the reported time above which a call counts as cheating, if the excess is above ``misreported_ms``.
     """
     misreported_ms: float = 0.03
-    """Minimum excess that counts as cheating. Below either limit, the judge only replaces the reported time with its
-    own.
+    """Minimum excess in milliseconds that counts as cheating. Below either limit, the judge only replaces the reported
+    time with its own.
     """
     remarked: float = 1.05
-    """If the judge's time exceeds the reported time by this factor, the verdict notes that the judge's time counts."""
+    """Ratio of the judge's time to the reported time above which the verdict notes that the judge's time counts."""
     batch_below_ms: float = 1.0
-    """Calls longer than this need no batch, because a single call can hide too little time for a batch to reveal."""
+    """Duration above which calls need no batch: a single call can hide too little time for a batch to reveal."""
     batch_target_ms: float = 6.0
     """Target duration of a batch. The number of buffers limits the actual duration."""
     batches: int = 8
@@ -188,7 +185,7 @@ class ClockPolicy(Struct, frozen=True):
     batch_call_ms: PerDevice = PerDevice(0.004, 0.05)
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
-    """An empty kernel measures the loop overhead for kernels shorter than this."""
+    """Duration of a kernel below which an empty kernel measures the loop overhead."""
     warm_batch_target_ms: float = 12.0
     """Target duration of a batch on the same buffers."""
     warm_batch_most: int = 2000
@@ -232,19 +229,17 @@ class ClockPolicy(Struct, frozen=True):
     empty_queued: int = 4
     """Number of queued calls of an empty kernel that measure overhead. The judge uses the least disturbed call."""
     reference_slowed: float = 1.25
-    """The reference or memory writes count as slow if they take this many times their usual time, plus
-    ``reference_slowed_ms``. The allowed difference for the writes depends on the reference's usual time if that time is
-    shorter.
+    """Multiple of the usual time, plus ``reference_slowed_ms``, above which the reference or memory writes count as
+    slow. The allowed difference for the writes depends on the reference's usual time if that time is shorter.
     """
     reference_slowed_ms: float = 0.1
-    """Shorter differences are noise."""
+    """Difference in milliseconds below which times differ only by noise."""
     reference_alone_calls: int = 7
     """Number of calls to the reference without the kernel's process. The judge uses their median time."""
     reference_wait_s: float = 0.05
     """Maximum length of the pause that replaces the kernel's call when the judge times the reference alone."""
     suspicious_sol: PerDevice = PerDevice(1.25, 1.02)
-    """The judge repeats an evaluation whose share of SOL is higher than this. A CPU's bandwidth varies by 20% from
-    minute to minute.
+    """Share of SOL above which the judge repeats an evaluation. A CPU's bandwidth varies by 20% from minute to minute.
     """
     retry_s: float = 1.0
     """Pause before the judge repeats an evaluation that failed without the kernel's fault."""
@@ -260,14 +255,14 @@ class RunoffPolicy(Struct, frozen=True):
     budget_s: float = 2.0
     """Time after which a runoff starts no new round."""
     narrow: float = 0.01
-    """A kernel's rank counts as settled when its interval's half width is at most this."""
+    """Maximum half width of a kernel's interval at which the kernel's rank counts as settled."""
     sure: float = 0.999
     """Confidence at which a kernel counts as slower and needs no more rounds."""
     checked: float = 0.3
     """Share of rounds whose outputs the judge compares. A kernel cannot predict these rounds."""
     tied: PerDevice = PerDevice(0.03, 0.01)
-    """Two processes with equal code differ in time by this share. Kernels this close to the fastest kernel therefore
-    tie with the fastest kernel.
+    """Share by which the times of two processes with equal code differ. Kernels this close to the fastest kernel
+    therefore tie with it.
     """
 
 
@@ -275,7 +270,7 @@ class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
     untimed_up_to_ms: float = 12.0
-    """Cold first launches from Python make no measurable difference for work that takes longer than this."""
+    """Duration of work above which cold first launches from Python make no measurable difference."""
     untimed_calls: int = 2
     """Maximum number of untimed calls before a timed call with launches from Python. For a network of 200 launches, the
     first call takes 1.6 times as long as a warm call, and the second call takes 1.3 times as long.
@@ -315,7 +310,7 @@ class DevicePolicy(Struct, frozen=True):
     another problem.
     """
     request_s: int = 900
-    """An alarm ends the judge if one attempt at a request takes longer than this."""
+    """Seconds for one attempt at a request, after which an alarm ends the judge."""
     eager_least: int = 7
     """Minimum number of timed calls for a baseline."""
     eager_most: int = 50
@@ -352,7 +347,7 @@ class DevicePolicy(Struct, frozen=True):
     peak_s: float = 0.1
     """Time after which the judge makes no repetitions beyond the minimum."""
     one_product: float = 2e-3
-    """One product of fp16 operands is too inexact for fp32 tolerances below this. The largest errors of such a product
+    """Tolerance in fp32 below which one product of fp16 operands is too inexact. The largest errors of such a product
     are near 1.5e-3.
     """
     exact_products: int = 3
@@ -377,30 +372,30 @@ class AdmissionPolicy(Struct, frozen=True):
     fp64: int = 12
     """Free memory for an fp64 run, relative to the problem's bytes. A run may use up to half of the free memory."""
     spare: int = 3
-    """Buffers for batches of short calls may use the free memory divided by this number."""
+    """Divisor of the free memory, which limits the buffers for batches of short calls."""
     measure_bytes: int = 5 * GIB
     """Memory for measuring a GPU's peaks with large copies. The measurement also works with less memory."""
     whole: float = 0.85
-    """A judge has the device to itself if it can use this share of the device's memory, minus one context.
+    """Share of the device's memory, minus one context, that a judge can use if it has the device to itself.
 
     Each waiting judge keeps a CUDA context.
     """
     more: float = 1.25
-    """After the device runs out of memory, the judge retries only when the free memory has grown by this factor."""
+    """Factor by which the free memory must grow before the judge retries a request that ran out of memory."""
     full_s: float = 5.0
-    """How long a judge waits for the memory that all checks need."""
+    """Maximum wait for the memory that all checks need."""
     least_s: float = 60.0
-    """How long a judge waits for the memory that a verdict probably needs."""
+    """Maximum wait for the memory that a verdict probably needs."""
     kernel_s: float = 60.0
     """Maximum wait for more memory after a kernel ran out of memory. The wait is short, because a kernel may request
-    any amount.
+    any amount of memory.
     """
     open_s: float = 600.0
     """Maximum wait for opening a problem or measuring a device. This wait is longer than other waits, because every
     verdict depends on these requests.
     """
     ask_s: float = 3.0
-    """How long a judge keeps its turn while other judges release memory."""
+    """Time for which a judge keeps its turn while other judges release memory."""
     ask_again_s: float = 30.0
     """Time after which a judge repeats its request for memory."""
     retry_s: float = 0.5
@@ -431,7 +426,7 @@ class BuildPolicy(Struct, frozen=True):
     log_chars: int = 8000
     """Maximum characters of a compiler's output in a build report."""
     noticed_s: float = 0.05
-    """A build counts as queued if it has not started after this many seconds."""
+    """Seconds after which a build that has not started counts as queued."""
     turn_s: float = 150.0
     """Maximum time for which a build may block timing. The limit exceeds the build's own timeouts."""
     module_turn_s: float = 900.0
@@ -448,13 +443,13 @@ class LibraryPolicy(Struct, frozen=True):
     tenth of the time.
     """
     least_named: float = 0.1
-    """The rejection's reason omits libraries below this share of the libraries' time."""
+    """Share of the libraries' time below which the rejection's reason omits a library."""
     named: int = 6
     """Maximum number of names in a rejection's reason."""
     least_samples: int = 4
     """Minimum number of samples in a library's code that prove the use of the library."""
     least_reported: float = 0.25
-    """If the profiler explains less than this share of the samples in PyTorch's code, the kernel bypasses PyTorch's
+    """Share of the samples in PyTorch's code that the profiler must explain; otherwise, the kernel bypasses PyTorch's
     operators.
     """
     more_calls: int = 2
@@ -462,7 +457,9 @@ class LibraryPolicy(Struct, frozen=True):
     name_chars: int = 1000
     """Maximum characters of a CUDA kernel's name, which may have megabytes of template arguments."""
     section_bytes: int = 256 * KIB
-    """The judge searches sections up to this size for names. The CUDA runtime and device code have larger sections."""
+    """Maximum size of a section that the judge searches for names. The CUDA runtime and device code have larger
+    sections.
+    """
 
 
 class InputPolicy(Struct, frozen=True):
@@ -479,9 +476,9 @@ class InputPolicy(Struct, frozen=True):
     would overflow.
     """
     few_integers: int = 16
-    """The judge draws up to this many integers one by one; for larger tensors, it swaps blocks."""
+    """Maximum number of integers that the judge draws one by one; for larger tensors, it swaps blocks."""
     exchanged_one_in: int = 16
-    """After the judge swaps blocks, it moves one in this many elements."""
+    """Number of elements per moved element, after the judge swaps blocks."""
     most_exchanged: int = 1 << 15
     """Maximum number of elements that change position."""
     least_structured: int = 64
@@ -491,7 +488,7 @@ class InputPolicy(Struct, frozen=True):
     sampled: int = 4096
     """Number of elements to sample from a tensor, enough to exclude most tensors that are not discrete."""
     same_places: float = 0.99
-    """Minimum share of zeros at the same positions in every draw that proves structure."""
+    """Minimum share of the zeros that must have the same positions in every draw to prove structure."""
     least_sorted: int = 12
     """Minimum number of sorted elements that prove structure. Fewer than one draw in a billion is sorted by chance."""
     sum_to_one: float = 0.02
@@ -538,8 +535,8 @@ class SandboxPolicy(Struct, frozen=True):
     poll_s: float = 0.02
     """Interval at which the judge checks limits while it waits for an answer."""
     queue_s: float = 0.25
-    """If the runner cannot queue calls on the GPU within this time, the judge assumes that ``launch`` waits for the
-    device. A normal launch takes microseconds.
+    """Time within which the runner must queue calls on the GPU; otherwise, the judge assumes that ``launch`` waits for
+    the device. A normal launch takes microseconds.
     """
     awake_s: float = 0.0005
     """Time for a runner to wake up before its queued calls may run."""
@@ -580,7 +577,7 @@ class SandboxPolicy(Struct, frozen=True):
     narrower.
     """
     alignment_bytes: int = 4096
-    """Alignment of each buffer in bytes. The interface promises only 256 bytes."""
+    """Alignment of each buffer in bytes. The interface promises an alignment of only 256 bytes."""
     guard_bytes: int = 64 * 1024
     """Size of the inaccessible memory around all buffers and after a workspace. Addresses beyond this memory are
     random.
@@ -614,12 +611,14 @@ class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
     blended_together: int = 1 << 17
-    """The judge mixes all weights of up to this many elements together, because a network has hundreds of weights."""
+    """Maximum number of elements in a weight that the judge mixes together with others. A network has hundreds of
+    weights.
+    """
     compared_together: int = 1 << 12
-    """The judge compares all outputs and buffers of up to this many elements together."""
+    """Maximum number of elements in an output or buffer that the judge compares together with others."""
     fp64_eager_ms: float = 60.0
-    """The judge does not run a model in fp64 if the model takes longer than this in eager mode. Each fp64 run would
-    take most of a second.
+    """Time of a model in eager mode above which the judge does not run it in fp64. Each fp64 run would take most of a
+    second.
     """
     fp64_footprint: int = 6
     """Memory of an fp64 run, relative to the problem's tensors: copies of all tensors, and intermediate results."""
@@ -630,7 +629,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     most: float = 0.1
     """Upper limit on eager's largest relative error. With larger errors, eager's outputs are close to noise."""
     vanishing: float = 1e-6
-    """An output counts as zero if its rms in fp64 is at most this share of eager's largest value. Eager's values are
+    """Share of eager's largest value up to which an output's rms in fp64 counts as zero. Eager's values are
     then rounding errors. An example is the mean of normalized values.
     """
     mean: float = 2.5
@@ -642,13 +641,13 @@ class CorrectnessPolicy(Struct, frozen=True):
     harmless: float = 1 / 16
     """Mean error that passes regardless of eager's mean error, relative to the tolerance."""
     tied: float = 4.0
-    """Values count as equal if they differ by at most this many times eager's error."""
+    """Multiple of eager's error up to which different values count as equal."""
     conditioned: float = 2.0
     """Allowed ratio of eager's errors on an input kind to eager's errors on drawn inputs. Between two draws, the errors
     differ by less.
     """
     absorbed: float = 0.75
-    """The effect of rounding the inputs once is harmless below this share of the tolerance. A kernel that rounds its
+    """Share of the tolerance below which the effect of rounding the inputs once is harmless. A kernel that rounds its
     inputs once stays within the tolerance.
     """
     conditioned_products: float = 1.25
@@ -662,8 +661,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     more than a factor of two between two draws of heavy-tailed inputs.
     """
     accurate: float = 1 / 8
-    """Eager's own errors are harmless below this share of the tolerance. A kernel with ``multiple`` times eager's error
-    stays within the tolerance, even in a draw with ``conditioned`` times this error.
+    """Share of the tolerance below which eager's own errors are harmless. A kernel with ``multiple`` times eager's
+    error stays within the tolerance, even in a draw with ``conditioned`` times this error.
     """
     steps: int = 32
     """Rounding steps by which the judge changes inputs to test the model's conditioning.
@@ -685,7 +684,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     nearby_steps_half: int = 1
     """Distance of nearby inputs, in rounding steps of fp16 or bf16. Kernels sum in fp32 and round each value once."""
     hopeless: float = 100.0
-    """A kernel is at fault if its error exceeds this many times eager's error after two runs on nearby inputs."""
+    """Multiple of eager's error, after two runs on nearby inputs, above which the kernel is at fault."""
     period: int = 8191
     """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
     take longer than running most models.
@@ -718,15 +717,15 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_larger: float = 1.25
     """Safety factor for testing a magnitude, because timed calls have other inputs and other outlier positions."""
     outlier_felt: float = 10.0
-    """An output element counts as changed if its error is this many times the tolerance. Even an eighth of this error
+    """Multiple of the tolerance at which an output element's error counts as a change. Even an eighth of this error
     exceeds the tolerance.
     """
     outlier_s: float = 5.0
-    """Processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
+    """Maximum processor time in seconds for testing a problem's inputs. Inputs that remain untested get no outliers."""
     kernelbench_reference_s: float = 0.5
-    """KernelBench trials of a slow model stop after this many seconds, but at least one trial runs."""
+    """Seconds after which KernelBench trials of a slow model stop, but at least one trial runs."""
     kernelbench_s: float = 0.3
-    """No new KernelBench trial starts after this many seconds of calls and comparisons."""
+    """Seconds of calls and comparisons after which no new KernelBench trial starts."""
     sampled: int = 2048
     """Number of elements to sample when the judge estimates an input's mean magnitude."""
 
@@ -749,7 +748,7 @@ class PrecisionPolicy(Struct, frozen=True):
     calls.
     """
     most_eager_ms: float = 500.0
-    """The judge does not measure precision for models slower than this, because each call needs three runs of the
+    """Time of a model above which the judge does not measure precision, because each call needs three runs of the
     model.
     """
     most_eager_ms_required: float = 5000.0
@@ -759,11 +758,11 @@ class PrecisionPolicy(Struct, frozen=True):
     step: float = 2.0**-25
     """Root mean square error of rounding to fp32. Eager's error counts as at least this value."""
     same: float = 4.0
-    """A kernel has eager's precision class if its error is at most this many times eager's error."""
+    """Multiple of eager's error up to which a kernel has eager's precision class."""
     tf32: float = 2.0**-11 / 3**0.5
     """Root mean square error of rounding a value to TF32 or fp16."""
     below_tf32: float = 8.0
-    """If outputs are this many times more precise than outputs from rounded operands, the kernel did not round its
+    """Factor by which outputs are more precise than outputs from rounded operands if the kernel did not round its
     operands.
     """
     sequential: float = 2.0**-24
@@ -775,7 +774,7 @@ class PrecisionPolicy(Struct, frozen=True):
     shorter.
     """
     shows: float = 32.0
-    """Rounded operands are detectable if they cause at least this many times eager's error."""
+    """Multiple of eager's error that rounded operands must cause to be detectable."""
     tf32_spread: float = 3.0
     """Maximum error of truncating operands to TF32, relative to rounding to TF32."""
     bf16_spread: float = 24.0

@@ -149,7 +149,7 @@ class JudgeProcess:
         return self._process is not None and self._process.returncode is None
 
     async def stop(self) -> None:
-        """End the judge. The judge's runner also ends. Idempotent."""
+        """End the judge and its runner. Idempotent."""
         begun = self._begun
         if begun is not None and begun is not asyncio.current_task():
             self._begun = None

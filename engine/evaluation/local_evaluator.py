@@ -61,9 +61,9 @@ class LocalEvaluator:
     device.
 
     ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
-    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead.
-    ``on_wait``, ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the
-    output of judges and problems. The default is this process's standard error, with a size limit. ``modules``: whether
+    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead. ``on_wait``,
+    ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the output of
+    judges and problems. The default is this process's standard error, with a limit on the output. ``modules``: whether
     judges prepare for ``.py`` kernels when they start.
     """
 
@@ -149,7 +149,7 @@ class LocalEvaluator:
     ) -> BuildReport:
         """Build a kernel on this host. A later :meth:`evaluate` finds the library in the host's cache.
 
-        Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
+        Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """
         self._headers[problem.id] = header
         return await self._builder.build(self._kernel(problem, language, source), on_stage)
@@ -291,7 +291,7 @@ class LocalEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         if self._devices[0].kind != "cuda":
-            raise CountersUnavailable("ncu reads counters of GPUs only", lasting=True)
+            raise CountersUnavailable("ncu reads only the counters of GPUs", lasting=True)
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
             raise CountersUnavailable("the kernel no longer compiles")

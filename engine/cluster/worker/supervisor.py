@@ -39,8 +39,8 @@ class NoDevice(Exception):
 def choose_devices(gpus: str) -> tuple[DeviceFact, ...]:
     """Return the devices that ``gpus`` names: "all", "none" (the CPU), or numbers such as "0,2".
 
-    "all" means the CPU on a host without a GPU. Raises ``NoDevice``, and ``NoCompiler`` if kernels for the devices
-    cannot be built here.
+    "all" means the CPU on a host without a GPU. Raises ``NoDevice`` if the host lacks a requested device, and
+    ``NoCompiler`` if kernels for the devices cannot be built here.
     """
     found = discover()
     there = [device for device in found if device.kind == "cuda"]

@@ -45,7 +45,7 @@ _log = logging.getLogger("kernel-tui")
 
 
 class Toolchain:
-    """The compiler for ``device``. The worker tests a new or failed compiler with a small kernel."""
+    """The compiler for ``device``, tested with a small kernel when it is new or has failed."""
 
     def __init__(self, device: DeviceFact) -> None:
         self._device = device
@@ -56,7 +56,7 @@ class Toolchain:
         self._trial: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Try the compiler before the worker joins."""
+        """Test the compiler before the worker joins."""
         self.lacks()
         if self._trial is not None:
             await self._trial

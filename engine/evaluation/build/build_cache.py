@@ -46,7 +46,7 @@ class BuildCache:
     async def build(self, kernel: KernelSource) -> Built:
         """Return an earlier build of the kernel, or build the kernel now. Cancelling kills the compiler.
 
-        Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
+        Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """
         if kernel.language == "py":
             return Built(

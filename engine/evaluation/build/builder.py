@@ -15,9 +15,9 @@ from engine.session.records.verdict import BuildReport, Stage
 _BUILD = POLICY.build
 
 Beside = Callable[[float], AbstractAsyncContextManager[object]]
-"""Return a context manager that waits until no judge is timing a kernel on the compilers' cores.
+"""A function that returns a context manager, which waits until no judge is timing a kernel on the compilers' cores.
 
-While the context is open, it blocks timing on these cores for at most the given number of seconds.
+The open context blocks timing on these cores for at most the given number of seconds.
 """
 
 
@@ -40,7 +40,7 @@ class Builder:
     async def build(self, kernel: KernelSource, on_stage: Callable[[Stage], None] = lambda stage: None) -> BuildReport:
         """Build a kernel, and return the compiler's report. Cancelling kills the compiler.
 
-        Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
+        Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """
         begun = self._begun.pop(kernel, None)
         if begun is None:
@@ -54,7 +54,7 @@ class Builder:
         return found.library
 
     async def close(self) -> None:
-        """Cancel the builds that :meth:`begin` started but :meth:`build` did not return."""
+        """Cancel the builds that :meth:`begin` started and whose reports :meth:`build` has not returned."""
         for task in self._begun.values():
             task.cancel()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)

@@ -38,7 +38,7 @@ def code_hash(library: Path) -> str:
 
 
 def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
-    """Add the device code in ``fatbin``. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
+    """Add the device code in ``fatbin`` to the hash. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
     found = 0
     for code in elf.device_code(fatbin):
         for section in elf.sections(code):

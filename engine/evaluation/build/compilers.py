@@ -45,7 +45,7 @@ CPP_FLAGS = (
     *("-fno-trapping-math", "-fPIC", "-shared", "-Wall"),
 )
 STACK_FLAGS = ("-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4")
-"""These flags align the stack to 64 bytes in functions whose callers guarantee only the ABI's 16 bytes."""
+"""Flags that align the stack to 64 bytes in functions whose callers guarantee only the ABI's 16 bytes."""
 CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-no-compress", "-Xcompiler", "-fPIC", "-shared")
 
 # The runner reads launch errors through this function, because each kernel's library links a separate CUDA runtime.
@@ -134,8 +134,8 @@ async def build(
     """Compile ``source`` after ``header``. Return the library (None if compilation failed) and the compiler's report.
 
     ``directory``: the cache. ``defines``: a function with C linkage that the library must define. ``flags``: a
-    replacement for the language's flags. Cancelling kills the compiler. Raises ``NoCompiler``, and ``OSError`` if the
-    cache is not writable.
+    replacement for the language's flags. Cancelling kills the compiler. Raises ``NoCompiler`` if the compiler is
+    missing, and ``OSError`` if the cache is not writable.
     """
     flags = flags_of(language) if flags is None else flags
     made = entry(source, language, header, arch, directory, flags)

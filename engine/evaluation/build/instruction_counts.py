@@ -18,7 +18,7 @@ from engine.problem.spec import Language
 from engine.system.tool_paths import NoTool, find_cuda_tool
 
 Run = Callable[[list[str], Path], Awaitable[tuple[int, str]]]
-"""Run a command in a directory. Return the command's exit code and output."""
+"""A function that runs a command in a directory, and returns the command's exit code and output."""
 
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 _SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(

@@ -155,7 +155,7 @@ def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all elements are finite. Usually, one fast pass that sums the elements gives the answer."""
+    """Return whether all elements are finite. One fast pass that sums the elements usually suffices."""
     if tensor.is_floating_point() and math.isfinite(float(tensor.sum(dtype=_WIDE.get(tensor.dtype)))):
         return True
     return bool(torch.isfinite(tensor).all())

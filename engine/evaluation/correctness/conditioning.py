@@ -22,7 +22,7 @@ from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.problem.spec import ProblemSpec
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Return the model's outputs for the given inputs, and leave the inputs unchanged."""
+"""A function that returns the model's outputs for the given inputs, and leaves the inputs unchanged."""
 T = TypeVar("T")
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "bilinear"}
 """Names of PyTorch's operators that multiply matrices."""
@@ -58,7 +58,7 @@ def has_fp32_products(spec: ProblemSpec) -> bool:
 
 
 class Conditioning:
-    """Eager's errors on ``drawn`` inputs, which are the standard for other inputs.
+    """Eager's errors on ``drawn`` inputs: the standard for its errors on other inputs.
 
     ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None.
     ``has_products``: see :func:`has_fp32_products`. For a model with fp32 products, the conditions are stricter,

@@ -47,7 +47,7 @@ class ExactOutputs(Struct, frozen=True):
 
 
 Exact = Callable[[], ExactOutputs | None]
-"""Run the model in fp64; return None if the model does not support fp64."""
+"""A function that runs the model in fp64, and returns None if the model does not support fp64."""
 
 
 def run_in(
@@ -64,7 +64,7 @@ def run_in(
     in the result.
 
     If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises, for example
-    because the model does not support fp64.
+    if the model does not support fp64.
     """
     twin = reference.twin()
     if dtype is not None:
@@ -186,7 +186,7 @@ class _Suspect:
         self._tolerance, self._policy = tolerance, policy
         self._nearby: torch.Tensor | None = None
         self._single_part: _Part | None = None
-        """The errors of an output that has a single part."""
+        """The output's errors if the output has a single part, otherwise None."""
         chunk = CHUNK[out.device.type]
         self._spans = [slice(start, start + chunk) for start in range(0, out.numel(), chunk)]
         squares, count, noise = 0.0, 0, 0.0

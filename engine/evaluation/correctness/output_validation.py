@@ -29,7 +29,7 @@ class Answers:
     """One kernel's outputs. ``errors``: the largest absolute and relative errors so far, or None before the first
     comparison.
 
-    ``nearer``: the number of outputs that are too far from eager's outputs but close enough to fp64.
+    ``nearer``: the number of calls whose outputs are too far from eager's outputs but close to the fp64 outputs.
     """
 
     def __init__(self, tolerances: comparison.Tolerances) -> None:

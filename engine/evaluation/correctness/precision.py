@@ -65,7 +65,7 @@ class OutputErrors(Struct, frozen=True):
     rounded: float
 
     def class_by(self, policy: PrecisionPolicy) -> str:
-        """Return the precision class. If fp16 or bf16 outputs are as precise as eager's, their class is fp32."""
+        """Return the precision class. For fp16 or bf16 outputs as precise as eager's, the class is fp32."""
         own = max(self.eager, policy.step)
         if self.dtype in _HALVES:
             return "fp32" if self.kernel <= policy.same * own else "below bf16"

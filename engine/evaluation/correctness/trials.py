@@ -168,7 +168,7 @@ class TimedReference:
         return list(self._reference.output_tensors(self.forward_on(slot)()))
 
     def forward_on(self, slot: Slot) -> Callable[[], Any]:
-        """Bind the slot's weights, and return the forward pass on the slot."""
+        """Bind the slot's weights, and return a function that runs the forward pass on the slot once."""
         self.bind(slot)
         return self._reference.forward_on(self._reference.with_tensors(slot.inputs))
 
@@ -340,7 +340,7 @@ class JudgedProblem:
         self.timed.bind(slot)
 
     def forward_on(self, slot: Slot) -> Callable[[], Any]:
-        """Return the timed reference's forward pass on the slot's inputs and weights. Call it only once."""
+        """Return a function that runs the timed reference's forward pass on the slot's inputs and weights, once."""
         return self.timed.forward_on(slot)
 
     def output_tensors(self, result: Any) -> list[torch.Tensor]:

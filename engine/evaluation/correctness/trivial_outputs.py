@@ -16,7 +16,7 @@ from engine.evaluation.correctness.trials import JudgedProblem
 
 Outputs = list[torch.Tensor]
 Written = Callable[[int], Outputs | None]
-"""Return each output's elements in a trial (one element if all are equal), or None if not applicable."""
+"""A function that returns each output's elements in a trial (one element if all are equal), or None if inapplicable."""
 
 
 def try_trivial_outputs(problem: JudgedProblem, tolerances: Tolerances) -> str:

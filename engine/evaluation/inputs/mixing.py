@@ -78,7 +78,7 @@ def blend_into(
     draw: random.Random,
     policy: CorrectnessPolicy,
 ) -> None:
-    """Fill ``targets`` with the convex mixture of two draws where ``changes`` holds, otherwise with ``own``.
+    """Fill ``targets`` with the convex mixture of two draws where ``changes`` is true, otherwise with ``own``.
 
     A network has hundreds of weights, so the function mixes all small weights together.
     """

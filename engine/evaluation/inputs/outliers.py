@@ -40,9 +40,9 @@ def sizes(
 ) -> list[float]:
     """Return the smallest magnitude for each input at which a few outliers clearly change the outputs.
 
-    The magnitude is smaller if eager ``is_accurate`` only at smaller magnitudes. The magnitude is 0 if the outputs do
-    not depend on the input, overflow or are inaccurate. The magnitude is also 0 if the model raises or the search takes
-    too long.
+    If ``is_accurate`` finds eager inaccurate at this magnitude, the result is a smaller magnitude. The magnitude is 0
+    if the outputs do not depend on the input, overflow or are inaccurate. The magnitude is also 0 if the model raises
+    or the search takes too long.
     """
     until, right = time.thread_time() + policy.outlier_s, run(list(inputs))
 

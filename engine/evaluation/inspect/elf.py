@@ -23,7 +23,7 @@ class Kind(IntEnum):
 
 
 class Code(IntEnum):
-    """Other constants of the ELF format."""
+    """Constants of the ELF format that are not section types."""
 
     UNDEFINED = 0
     NEEDED = 1

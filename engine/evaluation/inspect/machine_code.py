@@ -68,10 +68,11 @@ class DoesNotBuild(Exception):
 async def machine_code(source: str, language: Language, header: str, arch: str) -> MachineCode:
     """Compile and disassemble. ``arch``: a CUDA architecture such as ``sm_90a``; ignored for C++.
 
-    Raises ``DoesNotBuild``, ``NoCompiler``, ``NoTool``, and ``ValueError`` for a ``.py`` kernel.
+    Raises ``DoesNotBuild`` if the kernel does not compile, ``NoCompiler`` or ``NoTool`` if a program is missing, and
+    ``ValueError`` for a ``.py`` kernel.
     """
     if language in MODULES:
-        raise ValueError("a .py kernel has no machine code of its own; pass a .cu or .cpp kernel to sass")
+        raise ValueError("a .py kernel has no machine code of its own; pass a .cu or .cpp kernel")
     with tempfile.TemporaryDirectory(prefix="kernel-tui-code-") as directory:
         work = Path(directory)
         (work / f"kernel.{language}").write_text(source, errors="surrogateescape")

@@ -48,8 +48,8 @@ def run(problem: ProblemSpec, kernel: Path, device: str) -> int:
 
 
 def _module(problem: ProblemSpec, kernel: Path, device: str, reference: Reference) -> Callable[[], int]:
-    """Return a function that calls a module's ``ModelNew``. The module's weights keep their values if they do not match
-    the reference's weights.
+    """Return a function that calls a module's ``ModelNew``. If the module's weights do not match the reference's
+    weights, they keep their values.
     """
     home = kernel.parent
     os.environ |= {

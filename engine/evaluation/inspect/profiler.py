@@ -1,6 +1,6 @@
-"""Read about two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
+"""Read some two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
 
-The list is deliberately short: a few metrics that identify the bottleneck help more than the full set.
+The list of counters is deliberately short: a few metrics that identify the bottleneck help more than the full set.
 """
 
 from __future__ import annotations

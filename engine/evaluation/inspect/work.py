@@ -58,8 +58,8 @@ Weight = Literal["none", "light", "heavy"]
 class Ran(Struct, frozen=True):
     """The runner's report on one call, with times in microseconds.
 
-    ``operators``: PyTorch's operators that do work. The time of an operator includes its callees. ``kernels``: GPU
-    kernels, each with the operator that launched it, or "". ``looked_up``: files and functions that the module
+    ``operators``: PyTorch's operators that do work. The time of an operator includes its callees' time. ``kernels``:
+    GPU kernels, each with the operator that launched it, or "". ``looked_up``: files and functions that the module
     requested from ``ctypes``. The file or the function may be "".
     """
 
@@ -154,7 +154,7 @@ def least(first: Ran, second: Ran) -> Ran:
 
 
 def does_nothing(operator: str) -> bool:
-    """Return whether the operator, in place or not, computes no values."""
+    """Return whether the operator or its in-place variant computes no values."""
     return operator.removesuffix("_") in NO_WORK
 
 

@@ -59,7 +59,7 @@ class KernelUnderTest(Protocol):
         """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
 
     def load(self) -> str:
-        """Load the kernel. Return the report of the kernel's process."""
+        """Load the kernel. Return the evidence that the kernel's process reports."""
 
     def trial(self, index: int, place: int | None = None) -> None:
         """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
@@ -166,7 +166,7 @@ class RunsInOneProcess(Check):
 
 
 class RightWhileTimed(Check):
-    """Every output is correct in the timed pairs of reference and kernel, until the ratio is settled.
+    """Every output is correct in the timed pairs; timing continues until the ratio is settled.
 
     Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
     """
@@ -186,7 +186,7 @@ class RightWhileTimed(Check):
         words = f"{len(run.pairs.kernel_ms)} pairs, all outputs compared, inputs of {compared} pairs compared, "
         words += f"{run.with_outliers} with outliers" if run.problem.takes_outliers else "none with outliers"
         if run.answers.nearer:
-            words += f"; {run.answers.nearer} outputs differ from eager's but are close enough to fp64"
+            words += f"; outputs of {run.answers.nearer} calls differ from eager's but are close to fp64"
         return words
 
     @staticmethod
@@ -296,7 +296,7 @@ class LeavesTheReferenceAlone(Check):
             run.remarks.append(f"a slow processor: {found}")
         else:
             run.pairs.limit_reference(alone_ms)
-            run.remarks.append(f"a slow processor: {found}; the time without the kernel counts")
+            run.remarks.append(f"a slow processor: {found}; the reference's time without the kernel counts")
         return run.remarks[-1]
 
 
@@ -317,7 +317,7 @@ def _slower_order_ms(pairs: Pairs) -> float:
 
 
 def _slowed_ms(usual_ms: float) -> float:
-    """Return by how many milliseconds work may exceed ``usual_ms``."""
+    """Return the number of milliseconds by which work may exceed ``usual_ms``."""
     return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 

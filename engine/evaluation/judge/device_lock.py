@@ -116,7 +116,7 @@ def memory_is_asked_for(device: str) -> bool:
 
 @contextlib.contextmanager
 def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
-    """Lock the device exclusively; yield False if ``cancelled`` while waiting.
+    """Lock the device exclusively; yield False if ``cancelled`` returns true during the wait.
 
     The lock file's modification time shows when a process took the lock.
     """

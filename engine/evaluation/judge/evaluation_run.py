@@ -58,7 +58,7 @@ class EvaluationRun:
     """
 
     runner: Runner
-    """The run sets these fields while it performs the checks."""
+    """The kernel's runner, which the run sets while it performs the checks."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class EvaluationRun:
     # Correctness
 
     def load(self) -> str:
-        """Load the kernel. Return the report of the kernel's process."""
+        """Load the kernel. Return the evidence that the kernel's process reports."""
         for slot in self.problem.arena.slots:
             slot.forget()
         loaded = self.runner.load(self.library, self.problem)

@@ -68,7 +68,7 @@ class Buffers:
 
 
 class Slot(Buffers):
-    """Buffers with the judge's poison in the outputs and redzones around the buffers.
+    """Buffers between redzones, with the judge's poison in the outputs.
 
     ``results``: the tensors to compare: outputs, then buffers that the model mutates. ``filled``: whether the judge has
     loaded inputs and weights since the last kernel.

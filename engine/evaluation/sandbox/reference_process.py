@@ -75,7 +75,10 @@ class ReferenceProcess:
         try:
             self._start()
         except (RunnerEnded, CudaError, RuntimeError, MemoryError, OSError) as error:
-            print(f"the judge times the reference itself, because its process did not start: {error}", file=sys.stderr)
+            print(
+                f"the judge times the reference itself, because the reference's process did not start: {error}",
+                file=sys.stderr,
+            )
             self._fail()
 
     def time_ms(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> float | None:

@@ -131,7 +131,7 @@ class Runner:
         return Loaded(f"workspace {workspace:,} bytes" if workspace else "no workspace")
 
     def _load(self, kernel: bytes, problem: JudgedProblem, **allowed: Any) -> dict[str, Any]:
-        """Pass ``kernel`` as a file. Return the runner's report after loading, when the process is stopped."""
+        """Pass ``kernel`` as a file. Return the runner's report on loading; the process is then stopped."""
         arena = problem.arena
         self._arena_bytes = arena.nbytes
         with os.fdopen(os.memfd_create("kernel", os.MFD_CLOEXEC), "w+b", 0) as memory:

@@ -1,7 +1,7 @@
 """Call a kernel many times in one batch, each time on different buffers, and time the whole batch.
 
 For a single call, the judge knows only when the answer arrives. A kernel that slows its process's clock can therefore
-hide time in the call's overhead. For a batch, one answer for many calls arrives, which leaves little room to hide time
+hide time in the call's overhead. For a batch, a single answer covers many calls, which leaves little room to hide time
 per call. The kernel cannot tell which outputs the judge compares, so it cannot skip any output.
 """
 
@@ -24,8 +24,8 @@ from engine.evaluation.sandbox.runner import Runner
 
 T = TypeVar("T")
 Compare = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
-"""Compare a slot's results with the expected outputs. The other arguments are the poison, the location and a source of
-fp64 outputs.
+"""A function that compares a slot's results with the expected outputs. The other arguments are the poison, the location
+and a source of fp64 outputs.
 """
 
 
@@ -92,7 +92,7 @@ def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[],
 
 
 def expected_outputs(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor]:
-    """Return the reference's outputs for the inputs in ``slot``, and the inputs and buffers that it writes."""
+    """Return the reference's outputs for the inputs in ``slot``, and the inputs and buffers that the model writes."""
     outputs = problem.run(slot)
     # The model may return the buffer that it writes.
     kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs

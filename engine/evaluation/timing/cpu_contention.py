@@ -83,8 +83,8 @@ class CpuContention:
 
 
 def _waited(before: dict[str, tuple[float, float]], now: dict[str, tuple[float, float]], least_s: float) -> bool:
-    """Return whether one of a process's threads waited longer than ``least_s``, but not because the process has more
-    busy threads than cores.
+    """Return whether any thread of a process waited longer than ``least_s``. If the process has more busy threads than
+    cores, return False.
     """
     spent = [
         (ran - before[thread][0], waited - before[thread][1])

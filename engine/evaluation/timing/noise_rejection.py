@@ -24,7 +24,7 @@ def undisturbed(*processes: Pairs) -> list[Pairs]:
     """Return each process's undisturbed pairs or, if too few remain, its least disturbed pairs.
 
     The reference's times, pooled over all processes, determine the share of disturbed calls. The same share of the
-    kernel's slowest calls, ranked by the judge's clock, counts as disturbed. Therefore erratic times give a kernel no
+    kernel's calls, the slowest by the judge's clock, counts as disturbed. Therefore erratic times give a kernel no
     advantage.
 
     The function treats each order within a pair separately, because the second call finds other data in the caches.

@@ -95,8 +95,8 @@ class Pairs(Struct):
         return without_order(ratios, self.reference_first)
 
     def reference_medians_ms(self) -> dict[bool, float]:
-        """Return the reference's median time in the pairs in which it ran first (key True), and in the other pairs (key
-        False).
+        """Return the reference's median time in pairs that start with the reference (key True), and in the other pairs
+        (key False).
         """
         orders: dict[bool, list[float]] = {}
         for ms, first in zip(self.reference_ms, self.reference_first, strict=True):

@@ -26,7 +26,7 @@ class WallClockProbe:
     """Time one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
     ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. The probe
-    sets this attribute if other programs disturbed the batches each time. All methods raise ``RunnerEnded``, and
+    sets ``contended`` if other programs disturbed the batches in every attempt. All methods raise ``RunnerEnded``, and
     ``Rejected`` if a call of a batch returns wrong outputs.
     """
 
@@ -77,7 +77,7 @@ class WallClockProbe:
             return queued
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             each_ms = self._waiting_ms(limits)
-            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: batched calls took {each_ms:.4g} ms"
+            return max(0.0, each_ms - claimed_ms), f"launch() waits for the device: batched calls took {each_ms:.4g} ms"
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0:

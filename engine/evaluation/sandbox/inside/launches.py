@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Driver = Callable[..., None]
-    """Call a function of the CUDA driver by its name, or raise the driver's exception."""
+    """A function that calls a CUDA driver function by its name, and raises the driver's exception on failure."""
 
 _MOST = 64
 """Maximum number of launches to report."""

@@ -144,7 +144,7 @@ class Model(Kernel):
         """Return each weight that the reference writes: its index, the dict that holds it, its name there, and its
         tensor.
 
-        The search takes milliseconds for models with hundreds of weights, so it does not belong in a call.
+        The search takes milliseconds for models with hundreds of weights, so calls do not repeat it.
         """
         found = []
         for index, spec in enumerate(self._weight_specs):

@@ -29,7 +29,7 @@ from engine.evaluation.judge_policy import POLICY
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 _OPERATORS = frozenset(name for name, _, _ in (one.partition(".") for one in torch._C._dispatch_get_all_op_names()))
-"""Names of PyTorch's operators. Operators that a module registers later belong to the module."""
+"""Names of PyTorch's operators, without operators that a module registers later."""
 _CANARY = "aten::frac_"
 """The operator that the runner calls before the kernel. If the report lacks this operator, no profiler is active."""
 
@@ -69,8 +69,8 @@ class LookedUp:
 def what_ran(call: Callable[[], object], cuda: bool) -> dict[str, Any] | None:
     """Return the fields of :class:`~engine.evaluation.inspect.work.Ran` for one call, with times in microseconds.
 
-    Runs ``call`` once, which takes a few milliseconds longer than usual. Returns None if no profiler is active. If the
-    profiler does not start, ``call`` does not run.
+    The function runs ``call`` once, which takes a few milliseconds longer than usual. Returns None if no profiler is
+    active. If the profiler does not start, ``call`` does not run.
     """
     fed, settle = torch.zeros(1, device="cuda" if cuda else "cpu"), _SYNCHRONIZE if cuda else lambda: None
     settle()
@@ -125,7 +125,7 @@ def _operators(events: Iterable[Any], within: str = "") -> Iterator[_Operator]:
 
 
 def _kernels(profiled: profile, operators: Mapping[int, str]) -> list[tuple[str, str, float]]:
-    """Return the GPU kernels in their starting order: name, launching operator or "", and time in
+    """Return the GPU kernels in the order of their starts: name, launching operator or "", and time in
     microseconds.
     """
     results, longest = profiled.kineto_results, POLICY.sandbox.reported_chars
