@@ -169,7 +169,7 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    The function never raises an exception for an error in a file. Canceling kills the child process.
+    The function never raises an exception for an error in a file. Canceling the call kills the child process.
 
     ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
     not in the cache, when its inspection starts.
@@ -280,7 +280,7 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of the child's output, because a child may print without limit."""
+    """Return the end of the child's output, because the child's output may have any size."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]

@@ -317,7 +317,7 @@ class Search:
         self._drained = False
         self._draining: asyncio.Task[None] | None = None
         self._ended_minutes: float | None = None
-        """The time budget that is used up, in minutes."""
+        """Time budget, in minutes, that the search has used up; None before then."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
@@ -649,7 +649,7 @@ class Search:
 
     @property
     def _is_raised(self) -> bool:
-        """Whether a person raised the time budget that is used up."""
+        """Whether a person raised the time budget after the search had used it up."""
         minutes, before = self.context.budget.minutes, self._ended_minutes
         return before is not None and (minutes is None or minutes > before)
 

@@ -24,7 +24,7 @@ class FinalCheck:
         self._seconds: list[float] = []
 
     def owed(self) -> list[str]:
-        """Open problems whose best kernel still lacks a check at other sizes."""
+        """Return the open problems whose best kernel still lacks a check at other sizes."""
         state = self._context.state
         if not self._context.config.evaluation.other_sizes:
             return []

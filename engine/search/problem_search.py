@@ -355,8 +355,8 @@ class ProblemSearch:
         return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
 
     async def _runoff(self, round_: RoundState) -> bool:
-        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in it for the first
-        time, the search repeats the runoff once the judge has judged the kernel again.
+        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in the runoff for the
+        first time, the search repeats the runoff after a new verdict on the kernel.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()

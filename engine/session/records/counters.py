@@ -13,7 +13,8 @@ neither is saturated; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0
-"""A resource that reaches this percentage of its peak is the bottleneck. ncu's own rules use the same limit."""
+"""Percentage of a resource's peak from which the resource is the bottleneck. The rules of ``ncu`` use the same limit.
+"""
 
 TIME = "gpu__time_duration.sum"
 MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"

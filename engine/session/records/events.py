@@ -72,7 +72,7 @@ class DeviceMeasured(Event, tag="device_measured"):
 
 
 class DeviceJoined(Event, tag="device_joined"):
-    """A device of another host joined the search, or joined again."""
+    """A device of another host joined or rejoined the search."""
 
     device: DeviceFact
 
