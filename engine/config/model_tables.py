@@ -201,8 +201,8 @@ class CommandModel(CalledModel):
 
     provider: Literal["command"]
     command: Command
-    """The program and its arguments, such as ``["my-agent", "--print"]``. A program with a ``/`` in its name is a path
-    relative to the config file. The engine searches ``PATH`` for other programs.
+    """The program and its arguments, such as ``["my-agent", "--print"]``. A program name with a ``/`` is a path
+    relative to the config file's directory. The engine searches ``PATH`` for other programs.
     """
     environment: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ("HOME", "LANG", "PATH")
     """Names of the environment variables that the program receives, in addition to ``key_env``. The program receives no
@@ -219,7 +219,7 @@ class CommandModel(CalledModel):
     failure, and then slowly raises it again.
     """
     timeout_s: Positive = 1800.0
-    """Time limit of a call in seconds. After this time, the engine kills the program and all its descendants."""
+    """Time limit for a call in seconds. After this time, the engine kills the program and all its descendants."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
     """Number of output tokens that the budget reserves for each call in flight. The engine does not tell the program
     this number. Default: 32768.

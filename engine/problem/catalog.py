@@ -158,7 +158,9 @@ def _expand_builtin(name: str) -> list[Path]:
 
 
 def _builtins_like(name: str, cutoff: float) -> list[str]:
-    """Return built-in problems whose name resembles ``name``. If ``name`` has no slash, compare only the last part."""
+    """Return built-in problems whose name resembles ``name``. If ``name`` has no slash, compare it with only the last
+    part of each name.
+    """
     known = {one: one if "/" in name else one.rpartition("/")[2] for one in builtin_names()}
     near = get_close_matches(name, known.values(), n=1, cutoff=cutoff)
     return [BUILTIN + one for one, part in known.items() if part in near]

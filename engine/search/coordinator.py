@@ -353,7 +353,7 @@ class Search:
         await journal.record(SearchPaused(kept=True), LogLine(level="warning", text=text))
 
     async def _step(self) -> StopReason | None:
-        """Start all work that is due. Returns the reason if the search is over."""
+        """Start all work that is due. If the search is over, returns why it ends."""
         self._changed.clear()
         self._queue.widen(self.context.evaluator.width)
         if (failure := self._failure or self._queue.failure) is not None:
@@ -455,8 +455,8 @@ class Search:
                 self._put(name, Priority.HAND)
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the next turn judges
-        variants that were not queued.
+        """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the problem's next
+        turn queues the variants that this method skips.
         """
         if self.context.ending is None and self._state.variants[variant].problem not in self.context.closing:
             self._queue.put(variant, priority, round_number)

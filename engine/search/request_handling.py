@@ -302,7 +302,7 @@ class Steering:
     # Checking
 
     def _when_work_begins(self, said: str) -> str:
-        """If the search starts no new work now, add to ``said`` when it will."""
+        """If the search starts no new work now, append to ``said`` what must happen first."""
         if self._context.ending == "budget":
             return f"{said} after you raise the time budget; the remaining time is reserved for runoffs and baselines"
         if self._context.ending is not None:

@@ -1,6 +1,6 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
-In a turn, the engine opens a problem, searches it, takes the deferred measurements and evicts the problem. All of these
+In a turn, the engine opens a problem, searches it, runs the deferred measurements and evicts the problem. All of these
 steps count toward the problem's minutes. The search ends early enough for the measurements, which stop at the end of
 the minutes. First, every problem gets one turn in the config's order. The remaining minutes then go to problems that
 may still improve. Turns are events, so a resumed engine continues the open turn with its remaining minutes.

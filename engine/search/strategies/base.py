@@ -60,8 +60,8 @@ class Selection(Struct, frozen=True):
 class Strategy(Protocol):
     """Select the parents of the round after ``round_number``.
 
-    ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` is for strategies with random
-    choices. A strategy is deterministic: equal arguments give equal selections.
+    ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` determines the choices of a
+    random strategy. A strategy is deterministic: equal arguments give equal selections.
     """
 
     def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...

@@ -371,8 +371,8 @@ class TurnStarted(Event, tag="turn_started"):
     """The search started a turn: ``minutes`` of engine time for one problem.
 
     Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. A new engine
-    continues an open turn and repeats this event. The turn does not include the time from the engine's start to the
-    event.
+    continues an open turn and repeats this event. The turn does not include the time from the new engine's start to the
+    repeated event.
     """
 
     problem: str

@@ -26,8 +26,8 @@ def timing_compile(problem: str) -> str:
 
 
 def stopped_work(what: str, why: str) -> str:
-    """Format the log line for work that the engine stopped. ``what`` names the work, in the words of
-    ``timing_compile``.
+    """Format the log line for work that the engine stopped. ``what`` names the work, for example as ``timing_compile``
+    does.
     """
     return f"stopped {what}, because {why}"
 

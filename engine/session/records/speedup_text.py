@@ -40,7 +40,7 @@ def beside(slowdown: float, other: str = "") -> str:
 
 
 def with_times(reason: str) -> str:
-    """Replace ``150% slower than v8`` in a reason that an earlier version wrote: ``2.5 times as slow as v8``."""
+    """Update a reason from an earlier version: ``150% slower than v8`` becomes ``2.5 times as slow as v8``."""
     return _PERCENT.sub(lambda found: beside(1.0 + int(found[1]) / 100.0, found[2] or ""), reason)
 
 
