@@ -128,7 +128,7 @@ class NoTools(Exception):
 
 
 class OtherDevice(Exception):
-    """A benchmark resumed on a different device model. The message says what to do."""
+    """A person resumed a benchmark on a different device model. The message says what to do."""
 
     exit_code = ExitCode.NO_TOOLS
 
@@ -687,7 +687,7 @@ class Search:
     # Tasks
 
     async def _give_back(self) -> None:
-        """Queue unfinished evaluations again, so that a resumed engine judges their kernels."""
+        """Queue unfinished evaluations again, so that a resumed engine repeats them."""
         begun = [variant.id for variant in self._state.in_flight() if variant.stage != "queued"]
         await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in begun))
 

@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
-Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
+Deferred work includes ``torch.compile`` baselines, repeats of disturbed baselines, and runoffs that the budget cut
+short. It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ search, in the rest of the turn and in time that no problem claims.
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration so far."""
+"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration until then."""
 LEAST_S = 1.0
 """Minimum time left at which a runoff or a second verdict is worth starting, in seconds."""
 

@@ -16,7 +16,7 @@ CHECK_GUESS_S = 10.0
 
 class FinalCheck:
     """Find best kernels without a check at other sizes, and check them. If another kernel becomes the best, the final
-    check judges that kernel too.
+    check covers that kernel, too.
     """
 
     def __init__(self, context: Context, problems: Container[str]) -> None:

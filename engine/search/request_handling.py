@@ -378,8 +378,8 @@ def _counted(text: str, number: float | None) -> str:
 
 
 def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
-    """Return events that queue variants. The engine records them with the answer, so that a resumed engine also judges
-    these variants.
+    """Return events that queue variants. The engine records them with the answer, so that a resumed engine queues these
+    variants, too.
     """
     return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)
 

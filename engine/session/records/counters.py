@@ -1,4 +1,4 @@
-"""Hardware counters of a kernel, as ncu reads them, and the bottleneck that they show. All functions are pure."""
+"""Hardware counters of a kernel, as ``ncu`` reads them, and the bottleneck that they show. All functions are pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ COUNTERS: tuple[str, ...] = (TIME, *FIGURES, *STALLS)
 
 
 class KernelCounters(Struct, frozen=True):
-    """The counters of one launch. ``metrics`` maps ncu's names to values; ncu omits metrics that the GPU lacks."""
+    """The counters of one launch. ``metrics`` maps names to values, as ``ncu`` reports them; ``ncu`` omits metrics that
+    the GPU lacks.
+    """
 
     kernel: str
     metrics: dict[str, float]

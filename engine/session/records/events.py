@@ -319,8 +319,8 @@ class VerdictGiven(Event, tag="verdict_given"):
 
 
 class Profiled(Event, tag="profiled"):
-    """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
-    ncu's report file in the session's directory. Nsight Compute opens this file.
+    """``ncu`` read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name
+    of the report file from ``ncu`` in the session's directory. Nsight Compute opens this file.
     """
 
     variant: str
