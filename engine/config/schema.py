@@ -273,7 +273,7 @@ class Config(Table):
     def _every_role(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         if len(models) > 1 and any(isinstance(model, ReplayModel) for model in models):
             raise refusal(
-                "replay supplies every recorded answer, so no other proposer can run beside it; remove the other tables"
+                "the replay supplies every answer, so no other proposer can run beside it; remove the other tables"
             )
         prose = [model for model in models if not isinstance(model, PlaybookModel)]
         for role in ("ideas", "code"):

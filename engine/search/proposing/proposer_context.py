@@ -1,4 +1,4 @@
-"""Context for proposers and strategies: structs made from a problem's state."""
+"""Context for proposers and strategies: structs that describe a problem's state."""
 
 from __future__ import annotations
 

@@ -147,9 +147,9 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
     """Open a read-only connection without checkpoints. The directory may be read-only. Raises SessionError.
 
     Returns:
-        The connection, and its private copy of the database or None. A packed session always needs a copy. If a dead
-        engine left a log on read-only media, a copy is necessary too, because SQLite needs write access to index the
-        log.
+        The connection, and the private copy of the database that it reads, or None without a copy. A packed session
+        always needs a copy. If a dead engine left a log on read-only media, a copy is necessary, too, because SQLite
+        needs write access to index the log.
     """
     database = paths.database
     _must_exist(paths)
