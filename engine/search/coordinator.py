@@ -353,7 +353,7 @@ class Search:
         await journal.record(SearchPaused(kept=True), LogLine(level="warning", text=text))
 
     async def _step(self) -> StopReason | None:
-        """Start all work that is due. If the search is over, returns why it ends."""
+        """Start all work that is due. If the search is over, returns the reason."""
         self._changed.clear()
         self._queue.widen(self.context.evaluator.width)
         if (failure := self._failure or self._queue.failure) is not None:
