@@ -1,4 +1,4 @@
-"""The config's ``[cluster]`` table, which names other hosts that judge."""
+"""The config's ``[cluster]`` table, which names other hosts that judge kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r"^tls://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):(\
 
 
 def scheduler_address(value: str) -> str:
-    """Return a scheduler's address unchanged. Raises an error unless it has the form ``tls://HOST:PORT``."""
+    """Return a scheduler's address unchanged. Raises an error unless the address has the form ``tls://HOST:PORT``."""
     if value.startswith("tcp://") or re.match(r"^[\w.-]+:\d+$", value):
         place = value.removeprefix("tcp://")
         raise refusal(
@@ -37,7 +37,7 @@ SchedulerAddress = Annotated[str, AfterValidator(scheduler_address)]
 
 
 class ClusterConfig(Table):
-    """Other hosts that judge, instead of the engine's own machine. Set either ``hosts`` or ``scheduler``."""
+    """Other hosts that judge kernels, instead of the engine's own machine. Set either ``hosts`` or ``scheduler``."""
 
     hosts: Annotated[tuple[HostName, ...], Field(strict=False)] = ()
     """Hosts on which the engine starts workers over SSH, such as ``["gpu1", "me@gpu2"]``. SSH must work without a
@@ -54,5 +54,5 @@ class ClusterConfig(Table):
     certificates: ResolvedPath | None = None
     """With ``scheduler``: directory with ``ca.pem``, ``engine.pem`` and ``engine-key.pem``."""
     gpu: str | None = None
-    """Model of the devices that judge, as the monitor shows it (``NVIDIA H200``). Default: the most frequent model.
-    Other models stay idle, because times from different models are not comparable."""
+    """Model of the devices that judge kernels, as the monitor shows it (``NVIDIA H200``). Default: the most frequent
+    model. Devices of other models stay idle, because times from different models are not comparable."""

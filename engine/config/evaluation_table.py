@@ -14,19 +14,20 @@ class EvaluationConfig(Table):
     """How the judge builds, checks and times kernels."""
 
     device: Device = "auto"
-    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, or a list of GPUs. ``auto``: all GPUs of the same model as the first, or
-    the CPU if there is no GPU or no ``nvcc``.
+    """Devices on which the judge runs kernels: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, or a list of GPUs. ``auto``:
+    all GPUs of the same model as the first, or the CPU if there is no GPU or no ``nvcc``.
     """
     builders: int = Field(default=0, ge=0, le=1024)
-    """Maximum number of compilers that run in parallel. 0 derives this number from the number of cores."""
+    """Maximum number of compilers that run in parallel. 0: derived from the number of cores."""
     trials: int = Field(default=8, ge=3, le=1000)
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT
-    """Largest error of an output element, relative to the rms of the output plus the element's magnitude.
-    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. Or a number between 0 and 1."""
+    """Largest allowed error of an output element, relative to the rms of the output plus the element's magnitude.
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 sets the error
+    directly."""
     precision: Literal["any", "fp32"] = "any"
-    """``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as accurate as
-    fp32.
+    """Required precision. ``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as
+    accurate as fp32.
     """
     libraries: Literal["refuse", "label"] = "refuse"
     """Policy for kernels that call a library (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge rejects such
@@ -41,13 +42,14 @@ class EvaluationConfig(Table):
     limit.
     """
     memory_limit: MemoryLimit = "auto"
-    """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto`` derives the limit from the problem.
+    """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto``: the judge derives the limit from
+    the problem.
     """
     threads: int = Field(default=0, ge=0, le=4096)
     """Number of CPU threads for the reference and the kernel. 0: one per core."""
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """``auto``: the judge uses the strongest isolation that this machine allows. ``require``: the judge runs only if
-    every isolation layer works. ``off``: kernels run with your permissions.
+    """Isolation of kernels. ``auto``: the judge uses the strongest isolation that this machine allows. ``require``: the
+    judge runs only if every isolation layer works. ``off``: kernels run with your permissions.
     """
     torch_compile: bool = True
     """Whether to also time the reference under ``torch.compile``."""

@@ -55,12 +55,12 @@ class PlaybookModel(_Proposer):
 
 
 class CalledModel(_Proposer):
-    """Settings shared by all models that the engine calls: over the network, or as a program."""
+    """Settings shared by all models that the engine calls, over the network or as a program."""
 
     name: str | None = Field(default=None, min_length=1, max_length=40)
     """Name shown on screen and stored in the session. Default: the value of ``model``."""
     key_env: KeyVariable | None = None
-    """Environment variable that contains the API key. Default: ``OPENAI_API_KEY``, ``GEMINI_API_KEY`` or
+    """Name of the environment variable that contains the API key. Default: ``OPENAI_API_KEY``, ``GEMINI_API_KEY`` or
     ``ANTHROPIC_API_KEY``. A server at ``base_url`` receives a key only if you set ``key_env``.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
@@ -70,8 +70,8 @@ class CalledModel(_Proposer):
     timeout_s: Positive = 600.0
     """Seconds without data from the server after which an attempt fails."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
-    """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number for each
-    call in flight. Default: 32768, or 16384 with a ``base_url``.
+    """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number of tokens
+    for each call in flight. Default: 32768, or 16384 with a ``base_url``.
     """
     input_price: NonNegativeFloat | None = None
     """Price in dollars per million input tokens. Set this key if the built-in price is wrong or missing."""
@@ -168,13 +168,15 @@ class AnthropicModel(RemoteModel):
 
     provider: Literal["anthropic"]
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """Effort of the model, including thinking. The allowed values depend on the model."""
+    """Effort that the model spends on a reply, including thinking. The allowed values depend on the model."""
     thinking: Literal["adaptive", "disabled"] | None = None
-    """``adaptive``: the model decides how much to think. ``disabled``: the model does not think. The default depends on
-    the model.
+    """Thinking mode. ``adaptive``: the model decides how much to think. ``disabled``: the model does not think. The
+    default depends on the model.
     """
     thinking_budget: int | None = Field(default=None, ge=1024)
-    """Maximum number of thinking tokens, for models without adaptive thinking. Must be less than the output limit."""
+    """Maximum number of thinking tokens, for models without adaptive thinking. This number must be less than the output
+    limit.
+    """
     service_tier: Literal["auto", "standard_only"] | None = None
     """Service tier of the provider. ``auto`` uses the account's priority capacity, if any."""
 
@@ -199,8 +201,8 @@ class CommandModel(CalledModel):
 
     provider: Literal["command"]
     command: Command
-    """The program and its arguments, such as ``["my-agent", "--print"]``. A program with a ``/`` in its name is a path
-    relative to the config file. The engine searches ``PATH`` for other programs.
+    """The program and its arguments, such as ``["my-agent", "--print"]``. A program name with a ``/`` is a path
+    relative to the config file's directory. The engine searches ``PATH`` for other programs.
     """
     environment: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ("HOME", "LANG", "PATH")
     """Names of the environment variables that the program receives, in addition to ``key_env``. The program receives no
@@ -209,18 +211,18 @@ class CommandModel(CalledModel):
     name: str | None = Field(default=None, min_length=1, max_length=40)
     """Name shown on screen and stored in the session. Default: the program's file name."""
     key_env: KeyVariable | None = None
-    """Environment variable with the program's API key. Only the program receives this variable; kernels under test and
-    compilers do not. By default, the program needs no key.
+    """Name of the environment variable with the program's API key. Only the program receives this variable; kernels
+    under test and compilers do not. By default, the program needs no key.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
     """Maximum number of processes at a time. The engine halves this number after the program reports a ``rate_limit``
     failure, and then slowly raises it again.
     """
     timeout_s: Positive = 1800.0
-    """Time limit of a call in seconds. After this time, the engine kills the program and all its descendants."""
+    """Time limit for a call in seconds. After this time, the engine kills the program and all its descendants."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
-    """Number of output tokens that the budget reserves for each call in flight. The program does not learn this number.
-    Default: 32768.
+    """Number of output tokens that the budget reserves for each call in flight. The engine does not tell the program
+    this number. Default: 32768.
     """
     input_price: NonNegativeFloat | None = None
     """Price in dollars per million input tokens. A limit on dollars requires this key. Set the key to 0 if calls cost

@@ -18,10 +18,9 @@ RENAMED: dict[tuple[str, ...], str] = {
 
 
 def with_new_names(table: dict[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
-    """Rename the old keys in ``table``.
+    """Return ``table`` with its old keys renamed, and a map from each renamed key's new path to its old path.
 
-    Also return a map from each renamed key's new path to its old path. If a file contains both names, keep the old
-    name, which validation then reports as an unknown key.
+    If a file contains both names, keep the old name, which validation then reports as an unknown key.
     """
     places: dict[KeyPath, KeyPath] = {}
     for old, name in RENAMED.items():

@@ -127,13 +127,17 @@ class SearchConfig(Table):
     strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
     """Strategy that selects the parents of the next round."""
     rounds: int = Field(default=4, ge=1, le=1000)
-    """Rounds per problem after round 0. In round 0, proposers write the first kernels from the reference alone."""
+    """Number of rounds per problem after round 0. In round 0, proposers write the first kernels from the reference
+    alone.
+    """
     ideas: int = Field(default=3, ge=1, le=100)
-    """Ideas per problem and round."""
+    """Number of ideas per problem and round."""
     variants: int = Field(default=3, ge=1, le=100)
-    """Kernels per idea."""
+    """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Fastest kernels that become parents of the next round. ``beam`` may add one with a new category of ideas."""
+    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel with a new category
+    of ideas.
+    """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
     """
@@ -178,8 +182,8 @@ class ProfileConfig(Table):
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
-    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which the judge found correct,
-    run with your permissions.
+    name the measured bottleneck. ``ncu`` cannot profile kernels in the sandbox. It therefore runs these kernels, which
+    the judge found correct, with your permissions.
     """
 
 
@@ -231,7 +235,7 @@ class Config(Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig | None = None
-    """Other hosts that judge. Without this table, the engine's machine judges."""
+    """Other hosts that judge kernels. Without this table, the engine's machine judges them."""
     prompts: PromptsConfig = PromptsConfig()
     profile: ProfileConfig = ProfileConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -247,7 +251,7 @@ class Config(Table):
             )
         if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
             raise refusal(
-                'the key certificates is missing; set it to a directory that "kernel-tui cluster certs" wrote'
+                'the key "certificates" is missing; set it to a directory that "kernel-tui cluster certs" wrote'
             )
         if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
             raise refusal(
@@ -269,7 +273,7 @@ class Config(Table):
     def _every_role(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         if len(models) > 1 and any(isinstance(model, ReplayModel) for model in models):
             raise refusal(
-                "replay supplies every recorded answer, so no other proposer can run beside it; remove the other tables"
+                "the replay supplies every answer, so no other proposer can run beside it; remove the other tables"
             )
         prose = [model for model in models if not isinstance(model, PlaybookModel)]
         for role in ("ideas", "code"):
@@ -293,7 +297,7 @@ class Config(Table):
 
 
 def load_config(path: Path | str) -> Config:
-    """Read a config file. Raises :class:`ConfigError` with all errors of the file."""
+    """Read a config file. Raises :class:`ConfigError` with all errors in the file."""
     path = Path(path)
     return parse_config(load_text(path), path)
 
@@ -302,7 +306,7 @@ def load_evaluation(path: Path | str) -> EvaluationConfig:
     """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file may omit
     ``problems``.
 
-    Raises :class:`ConfigError` with all errors of the file.
+    Raises :class:`ConfigError` with all errors in the file.
     """
     path = Path(path)
     return parse_config(load_text(path), path, needs_problems=False).evaluation
@@ -366,8 +370,8 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
 def name_without_one(path: Path, problems: object) -> str:
     """Choose a session name for a config that sets none.
 
-    The name is the file's name (``mine.toml``: mine). For config.toml, it is the name of the only problem or, with
-    several problems, the directory's name.
+    The name is the file's name (``mine`` for ``mine.toml``). For ``config.toml``, it is the name of the only problem
+    or, with several problems, the directory's name.
     """
     candidates = [path.stem] if path.stem != "config" else []
     if isinstance(problems, list) and len(problems) == 1 and isinstance(problems[0], str):
@@ -409,8 +413,8 @@ def _syntax_fault(message: str, text: str) -> Fault:
 
 
 def _echo(detail: ErrorDetails) -> bool:
-    """Return whether an error only repeats other errors. For example, pydantic also reports a list of invalid elements
-    as empty.
+    """Return whether an error only repeats other errors. For example, pydantic reports a list of invalid elements a
+    second time, as empty.
     """
     return detail["type"] == "too_short" and bool(detail["input"])
 
@@ -512,7 +516,7 @@ def _meant(path: KeyPath, table: dict[str, Any]) -> str | None:
 
 
 def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[Table], str]:
-    """The pydantic model of the table at ``path``. For ``[[models]]``, also the table's provider."""
+    """The pydantic model of the table at ``path``, and the provider if the table belongs to ``[[models]]``."""
     if not path:
         return Config, ""
     if path[0] == "models" and len(path) > 1:

@@ -88,7 +88,7 @@ def short_caption(tolerance: SessionTolerance) -> str:
 def shared_caption(tolerances: Iterable[SessionTolerance]) -> str | None:
     """The caption for a table with rows from several searches.
 
-    Returns None if there are no rows or if the searches' tolerances differ. If the tolerances differ, add a
+    Returns None if there are no rows or if the searches' tolerances differ. If the tolerances differ, the caller adds a
     :func:`tolerance_name` column to the table.
     """
     different = set(tolerances)

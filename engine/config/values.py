@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from engine.config import tolerance
 
 BUILTIN = "builtin:"
-"""Prefix of problems that ship with kernel-tui: ``builtin:quickstart/softmax``."""
+"""Prefix of the names of problems that ship with kernel-tui: ``builtin:quickstart/softmax``."""
 
 _SIZE = re.compile(r"(?i)^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$")
 _SIZE_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}

@@ -158,7 +158,9 @@ def _expand_builtin(name: str) -> list[Path]:
 
 
 def _builtins_like(name: str, cutoff: float) -> list[str]:
-    """Return built-in problems whose name resembles ``name``. If ``name`` has no slash, compare only the last part."""
+    """Return built-in problems whose name resembles ``name``. If ``name`` has no slash, compare it with only the last
+    part of each name.
+    """
     known = {one: one if "/" in name else one.rpartition("/")[2] for one in builtin_names()}
     near = get_close_matches(name, known.values(), n=1, cutoff=cutoff)
     return [BUILTIN + one for one, part in known.items() if part in near]
@@ -169,7 +171,7 @@ async def inspect_files(
 ) -> list[ProblemSpec | ProblemFailure]:
     """Inspect each file and return its specification or its failure, in order.
 
-    The function never raises an exception for an error in a file. Canceling kills the child process.
+    The function never raises an exception for an error in a file. Canceling the call kills the child process.
 
     ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: receives the id of each file that is
     not in the cache, when its inspection starts.
@@ -280,7 +282,7 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of the child's output, because a child may print without limit."""
+    """Return the end of the child's output, because the child's output may have any size."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]

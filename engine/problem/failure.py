@@ -12,7 +12,7 @@ from engine.system.text_file import UnreadableFile
 
 
 class ProblemFailure(Struct, frozen=True, omit_defaults=True):
-    """Explain why the inspection of a problem file failed. ``line``: the number of the line that failed, or None."""
+    """The reason why the inspection of a problem file failed. ``line``: the number of the line that failed, or None."""
 
     id: str
     path: str

@@ -302,10 +302,10 @@ def main(argv: list[str]) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m engine.problem.inspection", description=__doc__)
     parser.add_argument(
-        "--parent", type=int, help="process id of the parent; the inspection ends when this process exits"
+        "--parent", type=int, help="process id of the parent; the inspection ends when the parent exits"
     )
     parser.add_argument("--limit", type=int, default=60, help="seconds per file")
-    parser.add_argument("--jobs", action="store_true", help="read [{id, path}] from standard input")
+    parser.add_argument("--jobs", action="store_true", help="read the jobs as JSON, [{id, path}], from standard input")
     parser.add_argument("paths", nargs="*")
     options = parser.parse_args(argv)
     _confine(options.parent)

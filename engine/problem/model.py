@@ -69,7 +69,8 @@ def _adopt_tensor_attributes(model: nn.Module) -> None:
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
-    """Return ``(name, tensor, is_parameter)`` in ``state_dict`` order, then buffers outside the state dict.
+    """Return ``(name, tensor, is_parameter)`` for each tensor, in ``state_dict`` order, then for buffers outside the
+    state dict.
 
     A tensor registered twice (tied weights) appears once, under its first name.
     """

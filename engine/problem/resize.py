@@ -48,8 +48,8 @@ async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> l
 async def other_sizes(problem: ProblemSpec) -> list[Resized]:
     """Return a smaller, an odd and a larger problem, in that order, without variants that the model rejects.
 
-    At first, all sizes scale together. If the model rejects the result, only one size scales. For example, a width may
-    have to be a multiple of the number of heads. Raises ``NoOtherSizes``.
+    At first, all sizes scale together. The model may reject the result, for example because a width must be a multiple
+    of the number of heads. Then only one size scales. Raises ``NoOtherSizes``.
     """
     try:
         known = scalable(sizes_of(problem.source))

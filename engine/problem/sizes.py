@@ -17,7 +17,7 @@ from engine.suggestions import did_you_mean
 
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 SMALLEST_SCALED = 16
-"""Least size that scales. Smaller sizes (channels, kernel sizes, strides) scale only if no size is this large."""
+"""Smallest size that scales. Smaller sizes (channels, kernel sizes, strides) scale only if no size is this large."""
 
 
 class SizeError(ValueError):
@@ -87,8 +87,8 @@ def larger(value: int, count: int) -> int:
 
 
 def odd(value: int, count: int) -> int:
-    """Return an odd number below ``value`` without the factors 3, 5 and 7. Odd numbers are not multiples of common tile
-    sizes.
+    """Return an odd number below ``value``. A result above 11 is not a multiple of 3, 5 or 7. Odd numbers are not
+    multiples of common tile sizes.
     """
     wanted = max(3, int(value * 0.8 ** (1.0 / max(1, count))) | 1)
     while wanted > 11 and any(wanted % divisor == 0 for divisor in (3, 5, 7)):
@@ -166,7 +166,7 @@ def _literals(function: ast.FunctionDef) -> Iterator[_Number]:
 
 
 def _number(node: ast.expr, value: object) -> _Number | None:
-    """Return ``value`` with the node's position if ``value`` is a size on one line."""
+    """Return ``value`` with the node's position if ``value`` is a size and the node is on one line."""
     if type(value) is not int or value < 2 or node.lineno != node.end_lineno:
         return None
     assert node.end_col_offset is not None

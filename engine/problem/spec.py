@@ -43,7 +43,7 @@ DeviceKind = Literal["cpu", "cuda"]
 LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
 LANGUAGE_KEYS: dict[str, Language] = {name: language for language, name in LANGUAGE_NAMES.items()}
 LANGUAGES_OF_DEVICE: dict[DeviceKind, tuple[Language, ...]] = {"cpu": ("cpp", "py"), "cuda": ("cu", "triton", "py")}
-"""Languages that a device runs, the device's own language first. Triton compiles for GPUs only."""
+"""Languages of the kernels that a device runs, the device's own language first. Triton compiles for GPUs only."""
 _IMPORTS_TRITON = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)triton\b", re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 """Cache the specifications of inspected problems, so that a second run need not import torch.
 
 The key covers the source text, the problem's id, this package, Python and PyTorch. The cache omits sources that may
-depend on other files or modules. Losing the cache costs only seconds.
+depend on other files or modules. A lost cache costs only seconds.
 """
 
 from __future__ import annotations

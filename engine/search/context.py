@@ -46,9 +46,9 @@ class Context:
     permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they reached.
     ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending; the
     search queues no more of their kernels. ``awaiting_replies`` names problems whose turn has no time for another
-    reply. For such problems, the search starts no call, but waits for calls in flight and judges kernels.
-    ``no_counters``: whether ncu failed to read hardware counters on this machine. ``remembered``: ideas that worked in
-    the sessions of ``warm_start``.
+    reply. For such problems, the search starts no model call, but waits for calls in flight and for verdicts.
+    ``no_counters``: whether ``ncu`` failed to read hardware counters on this machine. ``remembered``: ideas that worked
+    in the sessions of ``warm_start``.
     """
 
     config: Config

@@ -128,7 +128,7 @@ class NoTools(Exception):
 
 
 class OtherDevice(Exception):
-    """A benchmark resumed on a different device model. The message says what to do."""
+    """A person resumed a benchmark on a different device model. The message says what to do."""
 
     exit_code = ExitCode.NO_TOOLS
 
@@ -317,7 +317,7 @@ class Search:
         self._drained = False
         self._draining: asyncio.Task[None] | None = None
         self._ended_minutes: float | None = None
-        """The time budget that is used up, in minutes."""
+        """Time budget, in minutes, that the search has used up; None before then."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
@@ -353,7 +353,7 @@ class Search:
         await journal.record(SearchPaused(kept=True), LogLine(level="warning", text=text))
 
     async def _step(self) -> StopReason | None:
-        """Start all work that is due. Returns the reason if the search is over."""
+        """Start all work that is due. If the search is over, returns the reason."""
         self._changed.clear()
         self._queue.widen(self.context.evaluator.width)
         if (failure := self._failure or self._queue.failure) is not None:
@@ -455,8 +455,8 @@ class Search:
                 self._put(name, Priority.HAND)
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the next turn judges
-        variants that were not queued.
+        """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the problem's next
+        turn queues the variants that this method skips.
         """
         if self.context.ending is None and self._state.variants[variant].problem not in self.context.closing:
             self._queue.put(variant, priority, round_number)
@@ -649,7 +649,7 @@ class Search:
 
     @property
     def _is_raised(self) -> bool:
-        """Whether a person raised the time budget that is used up."""
+        """Whether a person raised the time budget after the search had used it up."""
         minutes, before = self.context.budget.minutes, self._ended_minutes
         return before is not None and (minutes is None or minutes > before)
 
@@ -687,7 +687,7 @@ class Search:
     # Tasks
 
     async def _give_back(self) -> None:
-        """Queue unfinished evaluations again, so that a resumed engine judges their kernels."""
+        """Queue unfinished evaluations again, so that a resumed engine repeats them."""
         begun = [variant.id for variant in self._state.in_flight() if variant.stage != "queued"]
         await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in begun))
 

@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
-Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
+Deferred work includes ``torch.compile`` baselines, repeats of disturbed baselines, and runoffs that the budget cut
+short. It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ search, in the rest of the turn and in time that no problem claims.
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration so far."""
+"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration until then."""
 LEAST_S = 1.0
-"""Minimum time for which a runoff or a second verdict is worth starting, in seconds."""
+"""Minimum time left at which a runoff or a second verdict is worth starting, in seconds."""
 
 
 class TurnLimit(NamedTuple):
@@ -185,8 +185,8 @@ class Owed:
             self._start(self._compile(judged[0]), timing_compile(judged[0]), compiles=True, uses_spare=True)
 
     def start_any(self) -> None:
-        """Start a piece of deferred work for which the turn has time. Work that decides which kernel is best comes
-        first, but leaves the time reserved for ``torch.compile``.
+        """Start one job of deferred work, if the turn has time for any. Work that decides which kernel is best comes
+        first, but does not use the time reserved for ``torch.compile``.
         """
         worthwhile = self._left_s() - self.compile_reserve_s >= LEAST_S
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
@@ -237,8 +237,8 @@ class Owed:
 
     def _affordable_baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log
-        this once and return none. Before the first measurement, the duration is unknown, so the check ignores the
-        budget.
+        this once and return an empty list. Before the first measurement, the duration is unknown, so the check ignores
+        the budget.
         """
         names, left_s = self._baselines(), self._compile_left_s()
         whose = "turn"

@@ -16,7 +16,7 @@ CHECK_GUESS_S = 10.0
 
 class FinalCheck:
     """Find best kernels without a check at other sizes, and check them. If another kernel becomes the best, the final
-    check judges that kernel too.
+    check covers that kernel, too.
     """
 
     def __init__(self, context: Context, problems: Container[str]) -> None:
@@ -24,7 +24,7 @@ class FinalCheck:
         self._seconds: list[float] = []
 
     def owed(self) -> list[str]:
-        """Open problems whose best kernel still lacks a check at other sizes."""
+        """Return the open problems whose best kernel still lacks a check at other sizes."""
         state = self._context.state
         if not self._context.config.evaluation.other_sizes:
             return []

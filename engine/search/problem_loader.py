@@ -99,7 +99,9 @@ class Opening:
                 await self._say_who_writes(name)
 
     async def open(self, name: str) -> bool:
-        """Open a problem that ``announce`` recorded, for its turn. Returns whether the problem is open."""
+        """Open a problem for its turn, after ``announce`` has recorded the problem. Returns whether the problem is
+        open.
+        """
         is_first = "eager" not in self._state.problems[name].baselines
         opened = await self._open(name)
         if opened and is_first:

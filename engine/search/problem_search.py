@@ -50,7 +50,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, RoundSta
 from engine.session.store.paths import session_argument
 
 PROFILES = "profiles"
-"""Folder of ncu's reports in the session's directory."""
+"""Folder for the reports of ``ncu`` in the session's directory."""
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
 
 
@@ -355,8 +355,8 @@ class ProblemSearch:
         return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
 
     async def _runoff(self, round_: RoundState) -> bool:
-        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in it for the first
-        time, the search repeats the runoff once the judge has judged the kernel again.
+        """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in the runoff for the
+        first time, the search repeats the runoff after a new verdict on the kernel.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
@@ -388,7 +388,9 @@ class ProblemSearch:
         return [one for one in leaders if one.profile is None and one.id not in self._tried_to_count]
 
     async def _read_counters(self, variants: Sequence[VariantState]) -> None:
-        """Read the kernels' hardware counters. If ncu is missing or not permitted, log this once and continue."""
+        """Read the kernels' hardware counters. If ``ncu`` is missing or lacks permission, log the reason once and
+        continue.
+        """
         folder = self.context.paths.directory / PROFILES
         for variant in variants:
             if self.context.no_counters:

@@ -302,7 +302,7 @@ class Steering:
     # Checking
 
     def _when_work_begins(self, said: str) -> str:
-        """If the search starts no new work now, add to ``said`` when it will."""
+        """If the search starts no new work now, append to ``said`` what must happen first."""
         if self._context.ending == "budget":
             return f"{said} after you raise the time budget; the remaining time is reserved for runoffs and baselines"
         if self._context.ending is not None:
@@ -378,8 +378,8 @@ def _counted(text: str, number: float | None) -> str:
 
 
 def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
-    """Return events that queue variants. The engine records them with the answer, so that a resumed engine also judges
-    these variants.
+    """Return events that queue variants. The engine records them with the answer, so that a resumed engine queues these
+    variants, too.
     """
     return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)
 

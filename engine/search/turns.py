@@ -1,6 +1,6 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
-In a turn, the engine opens a problem, searches it, takes the deferred measurements and evicts the problem. All of these
+In a turn, the engine opens a problem, searches it, runs the deferred measurements and evicts the problem. All of these
 steps count toward the problem's minutes. The search ends early enough for the measurements, which stop at the end of
 the minutes. First, every problem gets one turn in the config's order. The remaining minutes then go to problems that
 may still improve. Turns are events, so a resumed engine continues the open turn with its remaining minutes.
@@ -148,7 +148,7 @@ class Turns:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
         self._done: dict[str, int | None] = {}
-        """The limit on rounds at the time when a problem had no further round, by problem."""
+        """Map from each problem that had no further round to the limit on rounds at that time."""
         self.searching = False
         """Whether the rounds of an open problem are running."""
 
@@ -239,8 +239,8 @@ class Turns:
         return "time" if left_s <= self._owed.turn_reserve_s else None
 
     def _is_late_for_calls(self, turn: NextTurn) -> bool:
-        """Return whether the reply to a new model call would probably come too late for the turn. Without a verdict
-        yet, no call is too late.
+        """Return whether the reply to a new model call would probably come too late for the turn. Before the problem's
+        first verdict, no call is too late.
         """
         reserve_s = min(self._owed.turn_reserve_s + self._reply_s(), RESERVES_SHARE * 60 * turn.minutes)
         return self._has_verdict(turn.problem) and self._left_s(turn) <= reserve_s

@@ -95,7 +95,7 @@ def _cap(limits: SpendLimits, changed: ShareChanged | None) -> Cap:
 
 
 def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
-    """Apply all changes since the session's creation to one limit."""
+    """Apply to one limit all changes since the session's creation."""
     if changed is None:
         return created
     return Cap(

@@ -30,9 +30,9 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
     ``device``: name of the device that ran the kernel. ``ms``, ``speedup``, ``uncertain`` and ``scaled``: the kernel's
-    comparable figures (:class:`Figures`). ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if
-    a runoff scaled the figures. ``tolerance``: the verdict's tolerance. ``key``: see :func:`problem_key`. ``data`` is
-    private to its proposer. ``at`` is in Unix seconds.
+    comparable figures (:class:`Figures`). ``speedup_low`` and ``speedup_high``: the verdict's 95% interval; None if a
+    runoff scaled the figures. ``tolerance``: the verdict's tolerance. ``key``: see :func:`problem_key`. ``data`` is
+    private to the kernel's proposer. ``at`` is in Unix seconds.
     """
 
     session: str

@@ -18,7 +18,7 @@ SAME_METHODS = 0.75
 LEAST_METHODS = 2
 """Minimum number of common methods. A single method does not identify an idea: many ideas use shared memory."""
 RELATED = 0.25
-"""Minimum share of common words at which two ideas with the same methods count as equal. With fewer common words, they
+"""Minimum share of common words at which two ideas with the same methods count as equal. Ideas with fewer common words
 concern different parts of the kernel.
 """
 _WORD = re.compile(r"[a-z]+|\d+")

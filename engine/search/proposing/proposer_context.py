@@ -1,4 +1,4 @@
-"""Context for proposers and strategies: structs made from a problem's state."""
+"""Context for proposers and strategies: structs that describe a problem's state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _baseline_ms(problem: ProblemState, which: str) -> float | None:
 
 
 def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
-    """Convert a judged variant and its source to a proposer's kernel."""
+    """Convert a judged variant and its source to a ``Kernel`` for proposers."""
     assert variant.verdict is not None
     problem = state.problems[variant.problem]
     return Kernel(
@@ -193,7 +193,8 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
 def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
     """Return the parents of ``round_``. None as a parent means that proposers see only the reference.
 
-    The parents include kernels that a person seeds during the round, if pinned or among the ``places`` fastest.
+    The parents include kernels that a person seeds during the round, if these are pinned or among the ``places``
+    fastest.
     """
     parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
     if not round_.parents:

@@ -61,7 +61,7 @@ class WarmStart:
             await context.journal.record(idea, variant)
 
     async def remember(self) -> None:
-        """Offer the ideas that worked in earlier sessions to proposers. Raises SessionError if the session cannot be
+        """Offer proposers the ideas that worked in earlier sessions. Raises SessionError if the session cannot be
         written.
         """
         if self._context.config.warm_start:

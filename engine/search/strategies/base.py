@@ -21,11 +21,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """A correct kernel that may become a parent of the next round.
 
     ``ms``: median time. ``speedup``: over eager. ``speedup_low`` and ``speedup_high``: the bounds of the speedup's 95%
-    interval, or None without an interval. ``round``: the round of its verdict. ``category``: its idea's category.
-    ``lineage_categories``: the categories of all ideas in its lineage. ``runoff_ratio``: its time / the fastest
-    leader's time in the latest runoff; None if the runoff did not include it. ``runoff_tied``: whether the runoff could
-    not distinguish it from the fastest leader. ``uncertain``: whether the speedup is uncertain, also for reasons other
-    than its interval. ``exhausted``: whether no proposer has a new idea for it.
+    interval, or None without an interval. ``round``: the round of the kernel's verdict. ``category``: its idea's
+    category. ``lineage_categories``: the categories of all ideas in its lineage. ``runoff_ratio``: its time / the
+    fastest leader's time in the latest runoff; None if the runoff did not include it. ``runoff_tied``: whether the
+    runoff could not distinguish it from the fastest leader. ``uncertain``: whether the speedup is uncertain, possibly
+    for a reason other than its interval. ``exhausted``: whether no proposer has a new idea for it.
     """
 
     variant: str
@@ -60,8 +60,8 @@ class Selection(Struct, frozen=True):
 class Strategy(Protocol):
     """Select the parents of the round after ``round_number``.
 
-    ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` is for strategies with random
-    choices. A strategy is deterministic: equal arguments give equal selections.
+    ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` determines the choices of a
+    random strategy. A strategy is deterministic: equal arguments give equal selections.
     """
 
     def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...

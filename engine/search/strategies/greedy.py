@@ -1,4 +1,6 @@
-"""Greedy: select only the fastest kernels, from any idea. With ``width`` 1, this is hill climbing from the best."""
+"""Greedy: select only the fastest kernels, from any idea. With a ``width`` of 1, the search is hill climbing from the
+best kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hardware counters of a kernel, as ncu reads them, and the bottleneck that they show. All functions are pure."""
+"""Hardware counters of a kernel, as ``ncu`` reads them, and the bottleneck that they show. All functions are pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ neither is saturated; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0
-"""A resource that reaches this percentage of its peak is the bottleneck. ncu's own rules use the same limit."""
+"""Percentage of a resource's peak from which the resource is the bottleneck. The rules of ``ncu`` use the same limit.
+"""
 
 TIME = "gpu__time_duration.sum"
 MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -49,7 +50,9 @@ COUNTERS: tuple[str, ...] = (TIME, *FIGURES, *STALLS)
 
 
 class KernelCounters(Struct, frozen=True):
-    """The counters of one launch. ``metrics`` maps ncu's names to values; ncu omits metrics that the GPU lacks."""
+    """The counters of one launch. ``metrics`` maps names to values, as ``ncu`` reports them; ``ncu`` omits metrics that
+    the GPU lacks.
+    """
 
     kernel: str
     metrics: dict[str, float]

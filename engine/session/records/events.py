@@ -72,7 +72,7 @@ class DeviceMeasured(Event, tag="device_measured"):
 
 
 class DeviceJoined(Event, tag="device_joined"):
-    """A device of another host joined the search, or joined again."""
+    """A device of another host joined or rejoined the search."""
 
     device: DeviceFact
 
@@ -319,8 +319,8 @@ class VerdictGiven(Event, tag="verdict_given"):
 
 
 class Profiled(Event, tag="profiled"):
-    """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
-    ncu's report file in the session's directory. Nsight Compute opens this file.
+    """``ncu`` read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name
+    of the report file from ``ncu`` in the session's directory. Nsight Compute opens this file.
     """
 
     variant: str
@@ -371,8 +371,8 @@ class TurnStarted(Event, tag="turn_started"):
     """The search started a turn: ``minutes`` of engine time for one problem.
 
     Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. A new engine
-    continues an open turn and repeats this event. The turn does not include the time from the engine's start to the
-    event.
+    continues an open turn and repeats this event. The turn does not include the time from the new engine's start to the
+    repeated event.
     """
 
     problem: str

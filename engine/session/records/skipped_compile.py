@@ -1,5 +1,5 @@
-"""Log lines that say why ``torch.compile`` was not timed. The log keeps the reason as text, so this file both writes
-the lines and reads the reason back.
+"""Log lines that say why the judge did not time ``torch.compile``. The log keeps the reason as text, so this file both
+writes the lines and reads the reason back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def timing_compile(problem: str) -> str:
 
 
 def stopped_work(what: str, why: str) -> str:
-    """Format the log line for work that the engine stopped. ``what`` is the description, as from ``timing_compile``."""
+    """Format the log line for work that the engine stopped. ``what`` names the work, for example as ``timing_compile``
+    does.
+    """
     return f"stopped {what}, because {why}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 WIDE = 0.2
-"""A speedup counts as uncertain if its 95% interval has at least this relative width."""
+"""Relative width of the 95% interval above which a speedup counts as uncertain."""
 MARK = "~"
 UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
@@ -17,7 +17,7 @@ POSSIBLE_CAUSES = "data stay in caches, the algorithm needs fewer operations, th
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
 _TIMES = 1.995
-"""If the quotient of two times is at least this large, reasons say "2 times as slow" instead of "100% slower"."""
+"""Quotient of two times from which reasons say "2 times as slow" instead of "100% slower"."""
 _PERCENT = re.compile(r"(\d{3,})% slower(?: than (\w+))?")
 
 
@@ -40,7 +40,7 @@ def beside(slowdown: float, other: str = "") -> str:
 
 
 def with_times(reason: str) -> str:
-    """Return a reason with ``2.5 times as slow as v8`` for ``150% slower than v8``, which earlier versions wrote."""
+    """Update a reason from an earlier version: ``150% slower than v8`` becomes ``2.5 times as slow as v8``."""
     return _PERCENT.sub(lambda found: beside(1.0 + int(found[1]) / 100.0, found[2] or ""), reason)
 
 

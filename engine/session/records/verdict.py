@@ -138,10 +138,10 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     the verdict under KernelBench's rules; None if the kernel never ran. ``launches`` lists the GPU launches of one
     call; () if unknown.
 
-    ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
-    ``slow_host`` is None unless the host is too slow to compare its times with other hosts' times. In that case, it is
-    the reference's time on ``host`` / its time on the fastest other device. ``others`` is the share of the CPU that
-    other programs used while the judge timed the kernel on a CPU; 0 on a GPU.
+    ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged
+    the kernel. ``slow_host`` is None unless the host is too slow to compare its times with other hosts' times. In that
+    case, it is the reference's time on ``host`` / its time on the fastest other device. ``others`` is the share of the
+    CPU that other programs used while the judge timed the kernel on a CPU; 0 on a GPU.
     """
 
     status: Status
@@ -203,9 +203,9 @@ def precision_in_words(name: str, error: float, eager_error: float) -> str:
 
 
 class Baseline(Struct, frozen=True, omit_defaults=True):
-    """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure``: why the time is missing. ``others``: share
-    of the CPU that other programs used during the measurement, if it matters. ``eager_ms``: for ``compile`` on a CPU,
-    eager's time right after the compiled model's, in milliseconds.
+    """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure``: why the time is missing. ``others``: for
+    ``compile`` on a CPU, the share of the CPU that other programs used during the measurement; otherwise 0.
+    ``eager_ms``: for ``compile`` on a CPU, eager's time right after the compiled model's, in milliseconds.
     """
 
     which: Literal["eager", "compile"]

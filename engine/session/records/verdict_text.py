@@ -14,8 +14,8 @@ def speedup_words(verdict: Verdict | None) -> str:
 
 
 def is_uncertain(verdict: Verdict | None) -> bool:
-    """Return whether the speedup's 95% interval is wide, other programs disturbed its timing, or a slow host measured
-    it.
+    """Return whether the speedup is uncertain: its 95% interval is wide, other programs disturbed the timing, or a slow
+    host measured it.
     """
     if verdict is None or verdict.speedup is None:
         return False

@@ -52,9 +52,9 @@ def relative_times(
 ) -> dict[str, tuple[str, float]]:
     """Return the kernels that a runoff timed, each with the kernel to scale and its time relative to that kernel.
 
-    For each kernel, the newest runoff that timed it determines the time. ``winner`` won the last runoff. If a later
-    verdict replaced it as the best kernel, the runoffs scale the winner's verdict, because no runoff supports the best
-    kernel's place.
+    For each kernel, the newest runoff that timed it determines the time. ``winner`` won the last runoff. A later
+    verdict may have made another kernel the best. The runoffs then scale the winner's verdict, because no runoff
+    supports the best kernel's place.
     """
     first = winner or best
     found = {first.id: (first.id, 1.0)} if first is not None else {}

@@ -45,7 +45,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
 
 
 def _with_peaks(device: DeviceFact, before: DeviceFact | None) -> DeviceFact:
-    """Copy the peaks that an earlier engine measured on the same device to ``device``."""
+    """Copy to ``device`` the peaks that an earlier engine measured on the same device."""
     if before is None or device.bandwidth_gbs is not None:
         return device
     known = replace(device, bandwidth_gbs=before.bandwidth_gbs, peak_gflops=before.peak_gflops)
@@ -332,7 +332,7 @@ def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> Non
 
 
 def _continue_turn(state: SessionData, problem: str, time: float) -> None:
-    """Continue the clock of the problem's turn after a new engine starts. Any event that proves work on the problem
+    """Continue the clock of the problem's turn after a new engine starts. Any event that shows work on the problem
     continues the clock, because older engines recorded no ``TurnStarted`` for an open turn.
     """
     if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:

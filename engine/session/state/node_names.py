@@ -1,7 +1,7 @@
 """Look up problems, ideas and kernels by the name that a person typed.
 
-Unknown names raise an error with suggestions. The engine uses this module for requests. If no engine is running, the
-command line uses it.
+The functions raise an error with suggestions for an unknown name. The engine uses this module for requests. Without a
+running engine, the command line uses this module directly.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class ProblemState(Struct):
     turn_seconds: float = 0.0
     """Engine time of the problem's ended turns, in seconds."""
     turns: int = 0
-    """Number of the problem's turns, including an open one."""
+    """Number of the problem's turns, including an open turn."""
     turn_end: TurnEnd | None = None
     """Why the problem's last turn ended; None before the first turn's end and during a turn."""
     turn_ended_at: float = 0.0

@@ -41,7 +41,7 @@ class SessionData(Struct):
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
     device; time after this does not count toward the budget. ``heard_at`` is the time of the last heartbeat by the
     engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason. ``died``: whether
-    the newest engine died. Readers set this from the engine's lock, because no event records it.
+    the newest engine died. Readers set this field from the engine's lock, because no event records a death.
     """
 
     name: str = ""

@@ -1,9 +1,9 @@
 """A session's SQLite file: the schema, its versions, and the three kinds of connections (engine, command, reader).
 
-In addition to SQLite's locking, every writer takes a *turn* (``write.lock``, flock). The engine takes a turn for each
-group commit with its checkpoint; a monitor takes a turn for its one-row insert. SQLite 3.7.0 to 3.51.2 can, rarely,
-damage a database if one connection resets the log while another connection checkpoints (https://sqlite.org/wal.html).
-Turns prevent this overlap, and only the engine checkpoints while it runs.
+In addition to SQLite's locking, every writer takes a *turn* (``flock`` on ``write.lock``). The engine takes a turn for
+each group commit with its checkpoint; a monitor takes a turn for its one-row insert. SQLite 3.7.0 to 3.51.2 can,
+rarely, damage a database if one connection resets the log while another connection checkpoints
+(https://sqlite.org/wal.html). Turns prevent this overlap, and only the engine checkpoints while it runs.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
     """Open a read-only connection without checkpoints. The directory may be read-only. Raises SessionError.
 
     Returns:
-        The connection, and its private copy of the database or None. A packed session always needs a copy. If a dead
-        engine left a log on read-only media, a copy is necessary too, because SQLite needs write access to index the
-        log.
+        The connection, and the private copy of the database that it reads, or None without a copy. A packed session
+        always needs a copy. If a dead engine left a log on read-only media, a copy is necessary, too, because SQLite
+        needs write access to index the log.
     """
     database = paths.database
     _must_exist(paths)

@@ -29,8 +29,8 @@ _ACQUIRE_S = 0.5
 SUSPENDED_AFTER_S = 5.0
 """Seconds without a heartbeat after which a suspended engine counts as stalled."""
 STALLED_AFTER_S = 20.0
-"""Seconds without a heartbeat after which any engine counts as stalled. While torch.compile's compilers use all cores,
-a healthy engine's heartbeat can be late by more than ``SUSPENDED_AFTER_S``.
+"""Seconds without a heartbeat after which any engine counts as stalled. While the compilers of ``torch.compile`` use
+all cores, a healthy engine's heartbeat can be late by more than ``SUSPENDED_AFTER_S``.
 """
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags for opening the lock file. With these flags, opening a pipe does not block."""

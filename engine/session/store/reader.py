@@ -27,8 +27,8 @@ _LATEST = 253_402_300_800.0
 
 
 class Heartbeat(Struct, frozen=True):
-    """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment on the engine's
-    clock, which also dates events; 0 in older files.
+    """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
+    clock, which also sets the times of events; 0 in older files.
     """
 
     time: float

@@ -208,8 +208,8 @@ def _run_state(state: SessionState, live: Liveness) -> tuple[RunState, str]:
 
 
 def _claim_directory(root: Path, name: str) -> SessionPaths:
-    """Create the first unused directory among name, name-2, and so on. Because mkdir is atomic, two processes never get
-    the same directory.
+    """Create the first unused directory among name, name-2, and so on. Because ``mkdir`` is atomic, two processes never
+    get the same directory.
     """
     number = 1
     while True:

@@ -1,6 +1,6 @@
 """The packed form of a session's database: ``session.db.xz``, usually less than a tenth of ``session.db``.
 
-The kernels, verdicts and build logs of a search repeat each other. xz finds such repetitions over the whole database,
+The kernels, verdicts and build logs of a search repeat each other. xz finds such repetitions across the whole database,
 but only in uncompressed data. A packed database therefore stores its blobs without compression: as a zlib stream of
 level 0, which readers decompress like any other blob.
 

@@ -32,8 +32,8 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
 
     Args:
         target: Must not exist.
-        relative_to: Directories whose paths the copy records as relative paths, such as the home directory. Only
-            events, requests and the configuration change.
+        relative_to: Directories, such as the home directory. The copy records paths below these directories as
+            relative paths. Only events, requests and the configuration change.
 
     Raises:
         SessionError: ``target`` exists or cannot be written, or the session is unreadable.
