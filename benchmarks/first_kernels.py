@@ -31,13 +31,14 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = 2e6
 FLOPS = 5e8
 LARGEST = 20.0
-"""If a model fixes most sizes, its problem may exceed both limits by up to this factor."""
+"""Factor by which a problem may exceed both limits if its model fixes most sizes."""
 LIMIT = 2e-5
-"""Largest error of an output element, divided by the output's largest element."""
+"""Largest error of a correct kernel, relative to the output's largest element."""
 EAGER_ERRORS = 20
-"""A correct kernel may also have up to this multiple of float32 PyTorch's largest error."""
+"""Largest error of a correct kernel, as a multiple of float32 PyTorch's error, if this limit is wider than ``LIMIT``.
+"""
 SECONDS = 150.0
-"""Time limit for one problem."""
+"""Time limit for one problem, in seconds."""
 STEPS = 40
 """Maximum number of times to reduce one problem's sizes."""
 

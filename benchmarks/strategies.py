@@ -87,20 +87,21 @@ LIMIT = 1e-2
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
 TIED = 1.01
-"""Two times count as equal up to this ratio."""
+"""Largest ratio of two times that count as equal."""
 EMPTY_ROUNDS = 5
-"""A search ends after this many rounds in a row without a recorded kernel."""
+"""Number of rounds in a row without a recorded kernel after which a search ends."""
 HANG_S = 60.0
-"""If the measurement of a kernel takes longer than this many seconds, the kernel counts as hung. For the first kernel
-of a process, the limit also covers the float64 reference.
+"""Seconds after which a kernel counts as hung if its measurement has not finished. For the first kernel of a process,
+the limit also covers the float64 reference.
 """
 CHILD = (sys.executable, __file__, "child")
 SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
-"""Return the time of a problem's kernel in ms; None if the kernel is wrong. Raises KeyError if the kernel is
-unknown."""
+"""A function that returns the time of a problem's kernel in ms; None if the kernel is wrong. It raises KeyError if the
+kernel is unknown.
+"""
 
 
 def key_of(draft: VariantDraft) -> str:

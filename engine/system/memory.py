@@ -1,4 +1,4 @@
-"""Total and free memory of a device or of this machine, how to display them, and this process's heap."""
+"""Read and format the total and free memory of a device or of this machine, and control this process's heap."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Memory(Struct, frozen=True):
 
 
 def host_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> Memory:
-    """This machine's memory, or that of this process's control group if the group has a limit. Free and total memory
-    are 0 if unreadable.
+    """Return this machine's memory, or that of this process's control group if the group has a limit. Free and total
+    memory are 0 if unreadable.
 
     The page cache counts as free, because the system reclaims it on demand. proc(5) and the Linux documentation of
     cgroup v2 define the formats of ``meminfo`` and ``group``.
