@@ -4,9 +4,10 @@
     python benchmarks/first_kernels.py shrink DIR PATH...            # writes the problems with their reduced sizes
 
 KernelBench's problems have sizes for large GPUs. This script reduces the sizes until no tensor has more than
-``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if each
-output differs from float64 PyTorch by at most ``LIMIT``, relative to the largest element or to the error of float32
-PyTorch. Each problem has its own process, so that a crash or a hang counts as one wrong kernel.
+``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if the error of each
+output, against float64 PyTorch, is within one of two limits. The limits are ``LIMIT`` times the output's largest
+element, and ``EAGER_ERRORS`` times the error of float32 PyTorch. Each problem has its own process, so that a crash or a
+hang counts as one wrong kernel.
 """
 
 from __future__ import annotations

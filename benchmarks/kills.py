@@ -213,7 +213,10 @@ class Chain:
             *changed_rounds(before, state),
             *([f"no verdict: {', '.join(unjudged)}"] if unjudged else []),
             *([] if state.finished else [f"the search did not finish: {log_tail(self.paths)}"]),
-            *(f"{problem.id}: the best kernel's file differs from the recorded source" for problem in self._other_best(state)),
+            *(
+                f"{problem.id}: the best kernel's file differs from the recorded source"
+                for problem in self._other_best(state)
+            ),
             *(f"left behind: {described(one)}" for one in await_end(set(), self.engine, self.paths)[0]),
         ]
 

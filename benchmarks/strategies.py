@@ -14,9 +14,9 @@ is cold.
 - On a CPU, the time is the minimum of 15 calls. The script writes 96 MiB before each call, so that all caches are cold.
 The minimum excludes other programs' load. No compiler runs while the script times a kernel.
 
-``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel
-that is not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs,
-because the recorded times have no noise. On a CPU, they begin with plain loops, so that the strategies have more to
+``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel that is
+not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs, because
+the recorded times have no noise. On a CPU, the searches begin with plain loops, so that the strategies have more to
 find. The result is a Markdown table:
 
 - the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles

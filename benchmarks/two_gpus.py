@@ -212,7 +212,7 @@ def why_not_two() -> str:
 
 
 def in_process(part: str, arguments: argparse.Namespace, clock: Clock) -> None:
-    """Run a part in a process of its own, and end the process and its children at the part's time limit."""
+    """Run a part in a separate process, and end the process and its children at the part's time limit."""
     options = ("--device", arguments.device, "--kernels", arguments.kernels, "--minutes", arguments.minutes)
     command = [sys.executable, __file__, part, arguments.state, *options, "--judge-seconds", arguments.judge_seconds]
     log, began = arguments.state / f"{part}.log", time.monotonic()
@@ -414,9 +414,7 @@ def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.
 
 @contextlib.contextmanager
 def own_core(number: int, scratch: Path) -> Iterator[None]:
-    """Let one core stand in for a GPU: processes that start in the block use this core, and have lock files of their
-    own.
-    """
+    """Let a core stand in for a GPU: processes that start in the block use this core and have their own lock files."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
     os.environ["TMPDIR"] = str(scratch / f"core{number}")

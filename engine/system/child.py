@@ -21,8 +21,8 @@ async def end_group(process: Process) -> None:
     """Kill ``process``, a process-group leader, and the rest of the group.
 
     Call this function only for a process that is alive or has just ended, because the system reuses process ids.
-    asyncio also waits for the process's pipes. A process that left the group can keep the pipes open, so this function
-    waits at most ``REAP_S`` seconds for them.
+    ``asyncio`` waits not only for the process but also for its pipes. A process that left the group can keep the pipes
+    open, so this function waits at most ``REAP_S`` seconds for them.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
