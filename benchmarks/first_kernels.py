@@ -36,8 +36,7 @@ LARGEST = 20.0
 LIMIT = 2e-5
 """Largest error of a correct kernel, relative to the output's largest element."""
 EAGER_ERRORS = 20
-"""Largest error of a correct kernel, as a multiple of float32 PyTorch's error, if this limit is wider than ``LIMIT``.
-"""
+"""Largest error of a correct kernel, as a multiple of float32 PyTorch's error: an alternative to ``LIMIT``."""
 SECONDS = 150.0
 """Time limit for one problem, in seconds."""
 STEPS = 40

@@ -35,7 +35,7 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""Seconds that must be left to start a level, because the level's first problem must open in this time."""
+"""Minimum time left to start a level, in seconds. The level's first problem must open in this time."""
 AGAIN = 75
 POLL_S = 1.0
 """Polling interval of the running session, in seconds."""

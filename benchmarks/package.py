@@ -54,8 +54,8 @@ QUEUED = 20
 calls.
 """
 CLOSE = 1e-2
-"""Allowed relative difference between the operator and a direct call. Kernels with atomics change the order of
-summation.
+"""Allowed relative difference between the operator and a direct call. In kernels with atomics, the order of summation
+varies between calls.
 """
 
 CHECK = """

@@ -113,7 +113,7 @@ WARM_TRIES = 6
 NEEDED_WORKERS, NEEDED_LOCAL = 1.85, 1.9
 """Minimum ratio of the verdict rate of two GPUs to that of one GPU."""
 NEEDED_EXTRA_MS = 20.0
-"""Maximum median of the extra time of a worker's evaluation."""
+"""Limit on the median extra time of a worker's evaluation, in milliseconds."""
 NEEDED_RATIO = 0.02
 """Maximum deviation of the median ratio of kernel times from 1."""
 JUDGING = ("start", "check", "timing", "kernelbench", "repeats")

@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 _TOUCHED_AT_ONCE = 32 << 20
-"""Bytes to touch per foreign call. With fewer bytes, the thread falls behind, because it waits for the GIL after each
-call.
+"""Bytes to touch per foreign call. With fewer bytes, the thread would be too slow, because it waits for the GIL after
+each call.
 """
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
