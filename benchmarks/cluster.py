@@ -96,7 +96,7 @@ class SleepingHost(JudgingHost):
 async def simulate_workers(
     address: str, certificates: Path, first: int, count: int, verdict: Verdict, judge_s: float
 ) -> None:
-    """Run ``count`` simulated workers in this process until it is killed. ``judge_s``: 0 for ``JUDGE_S``."""
+    """Run ``count`` simulated workers in this process until a signal ends it. ``judge_s``: 0 for ``JUDGE_S``."""
     from distributed import Worker
 
     dask_settings.apply()

@@ -78,9 +78,9 @@ FAIR_LOW, FAIR_HIGH = 0.97, 1.03
 LEAST_SPEEDUP = 0.5
 """Minimum speedup of a first kernel that solves its problem."""
 COMPARED_ABOVE_MS = 0.05
-"""Compare speedups only above this reference time. Shorter times are mostly launch overhead, which varies."""
+"""Reference time above which the table compares speedups. Shorter times are mostly launch overhead, which varies."""
 _GRACE_S = 5.0
-"""Seconds that a process has to stop before the script kills it."""
+"""Seconds that the script waits for a process to stop before it kills the process."""
 _LINE_BYTES = 16 << 20
 _WORDS = 300
 """Maximum length of a reason in the table, in characters. The results file has the full text."""

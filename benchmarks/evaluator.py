@@ -167,9 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--language", choices=("cpp", "cu"), default="cpp")
     parser.add_argument("--kernels", type=int, default=20)
-    parser.add_argument(
-        "--inline", type=int, default=20, help="number of kernels to build through load_inline; 0: none"
-    )
+    parser.add_argument("--inline", type=int, default=20, help="number of kernels to build with load_inline; 0: none")
     parser.add_argument("--parallel", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     language: Language = arguments.language

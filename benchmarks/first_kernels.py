@@ -4,9 +4,10 @@
     python benchmarks/first_kernels.py shrink DIR PATH...            # writes the problems with their reduced sizes
 
 KernelBench's problems have sizes for large GPUs. This script reduces the sizes until no tensor has more than
-``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if each
-output differs from float64 PyTorch by at most ``LIMIT``, relative to the largest element or to the error of float32
-PyTorch. Each problem has its own process, so that a crash or a hang counts as one wrong kernel.
+``ELEMENTS`` elements and the problem needs at most ``FLOPS`` operations. A first kernel is correct if the error of each
+output, against float64 PyTorch, is within one of two limits. The limits are ``LIMIT`` times the output's largest
+element, and ``EAGER_ERRORS`` times the error of float32 PyTorch. Each problem has its own process, so that a crash or a
+hang counts as one wrong kernel.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = 2e6
 FLOPS = 5e8
 LARGEST = 20.0
-"""If a model fixes most sizes, its problem may exceed both limits by up to this factor."""
+"""Factor by which a problem may exceed both limits if its model fixes most sizes."""
 LIMIT = 2e-5
-"""Largest error of an output element, divided by the output's largest element."""
+"""Largest error of a correct kernel, relative to the output's largest element."""
 EAGER_ERRORS = 20
-"""A correct kernel may also have up to this multiple of float32 PyTorch's largest error."""
+"""Largest error of a correct kernel, as a multiple of float32 PyTorch's error: an alternative to ``LIMIT``."""
 SECONDS = 150.0
-"""Time limit for one problem."""
+"""Time limit for one problem, in seconds."""
 STEPS = 40
 """Maximum number of times to reduce one problem's sizes."""
 

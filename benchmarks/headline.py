@@ -7,11 +7,11 @@
     python benchmarks/headline.py all STATE --seed 0 --minutes 3.5 --seconds 570   # the four above, in this order
     python benchmarks/headline.py table STATE
 
-``STATE`` is a folder that holds all results. Copy ``STATE`` between calls and machines. Each step stores its results
-immediately, and skips results that are already stored. To continue an interrupted call, repeat the same command. With
-``--seconds``, a step starts work only if the call has enough time left, as predicted by ``PREDICTED_S``. A call of ten
-minutes has time for a search of 3.5 minutes, its sizes and the first columns. Later calls, for the next seeds,
-measure the other columns.
+``STATE`` is a folder that holds all results. For a call on another machine, first copy ``STATE`` there. Each step
+stores its results immediately, and skips results that are already stored. To continue an interrupted call, repeat the
+same command. With ``--seconds``, a step starts work only if the call has enough time left, as predicted by
+``PREDICTED_S``. A call of ten minutes has time for a search of 3.5 minutes, its sizes and the first columns. Later
+calls, for the next seeds, measure the other columns.
 
 - ``search`` writes the preset's config as ``kernel-tui init`` does. It changes the seed, the minutes and the tolerance,
   and runs the search headless. The step keeps the session, ``show --json`` and the best kernels in
@@ -20,7 +20,7 @@ measure the other columns.
   ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.
 - ``kernelbench`` exports each winner as a solution, and runs KernelBench's evaluator and static checker on it. This
   step needs a clone of KernelBench and a GPU.
-- ``table`` needs no GPU. The table shows medians over the seeds, and the goals that they meet.
+- ``table`` needs no GPU. The table shows medians over the seeds, and which goals the medians meet.
 
 No step needs an installed ``kernel-tui``.
 """
@@ -91,9 +91,11 @@ GOALS_MS = {
 GOAL_SOL = {"crfm": 0.70, "kernelbench": 0.65}
 """Goals for the median % SOL over the problems."""
 MAY_LOSE = {"matmul_fp16": 0.93}
-"""Required speedup over the fastest baseline, for problems whose best kernel may be slower."""
+"""Required speedup over the fastest baseline, for problems whose best kernel may be slower than that baseline."""
 NEAR = 1.05
-"""A problem is near its final best when its best time is at most this multiple of the final best time."""
+"""Maximum ratio of a problem's best time so far to its final best time, for the problem to count as near its final
+best.
+"""
 PREDICTED_S = {
     "start": 25.0,  # of the engine; and the last verdicts after the minutes are used up
     "sizes": 20.0,  # one winner at three sizes, after the judge has started
@@ -110,7 +112,9 @@ PRODUCTS = re.compile(r"conv|mm\b|matmul|linear|attention|einsum|bmm")
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 SUFFIXES: dict[str, Language] = {"cuda": "cu", "cpp": "cpp", "python": "py", "triton": "triton"}
 RECORDING_CALLS = 3
-"""Calls before the checked call: with CUDA graphs, torch.compile uses them to compile, warm up and record a graph."""
+"""Number of calls before the checked call. With CUDA graphs, torch.compile compiles, warms up and records a graph in
+these calls.
+"""
 TIMED_CALLS = 100
 """Number of timed calls per kernel, as in KernelBench's scripts."""
 
@@ -255,7 +259,7 @@ def versions() -> str:
 
 
 def runs(state: Path) -> Iterator[Path]:
-    """The runs with a finished search, sorted by tolerance and seed."""
+    """Yield the runs with a finished search, sorted by tolerance and seed."""
     yield from sorted(path.parent for path in state.glob("*-*/show.json"))
 
 
@@ -515,7 +519,7 @@ def table_of_tolerance(state: Path, tolerance: str, shown: list[dict[str, Any]])
         reached = share >= goal_sol
         print(f"- Median % SOL over the problems: {share:.0%} (goal {goal_sol:.0%}, {words(reached)}).")
     print(f"- Minutes until every problem is within 5% of its final best: {spread(nearest, lambda v: f'{v:.1f}')}.")
-    print("- `*`: the outputs of this baseline exceed the tolerance, so it does not count.\n")
+    print("- `*`: this baseline's outputs are outside the tolerance, so the baseline does not count.\n")
 
 
 def words(reached: bool) -> str:

@@ -7,9 +7,9 @@ counts the C++ sources that these files name. The script prints a table of lines
 status 1: the judge has more constants than ``--limit-constants``. Exit status 2: a module in ``ENTRIES`` does not
 exist.
 
-A constant is an assignment at module or class level with a number in its value. The script does not count enumeration
-members, fields that default to zero, and the constants in ``POLICY``. "names" counts the names of constants: ``_A, _B =
-1, 2`` is one constant with two names.
+A constant is an assignment at module or class level with a number in its value. The count excludes enumeration members,
+fields that default to zero, and the constants in ``POLICY``. "names" counts the names of constants: ``_A, _B = 1, 2``
+is one constant with two names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICY = "engine/evaluation/judge_policy.py"
 """
 WITHIN = "engine"
 FOLDER = "engine/evaluation"
-"""The script also prints the total size of this folder, including files that are never imported."""
+"""Folder whose total size the script also prints, including files that no module imports."""
 CPP_SUFFIXES = (".cpp", ".cu", ".h")
 _ENUMERATIONS = {"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"}
 _CPP_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)

@@ -142,7 +142,8 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
 
 
 def judge_theirs(checkout: Path, files: list[Path], trials: int, precision: str = "fp32") -> list[dict[str, Any]]:
-    """Run a child that imports KernelBench and forks for each solution, because a kernel can break its CUDA context.
+    """Run a child that imports KernelBench and forks for each solution, because a kernel can break its process's CUDA
+    context.
 
     ``precision``: the dtype of the inputs, as KernelBench names it ("fp32", "fp16", "bf16").
     """

@@ -35,7 +35,7 @@ SEED = 1
 STOP_S = 30.0
 """Time to reserve for a clean stop and the report, in seconds."""
 LEAST_S = 60.0
-"""A level starts only if this many seconds are left, because its first problem must open."""
+"""Minimum time left to start a level, in seconds. The level's first problem must open in this time."""
 AGAIN = 75
 POLL_S = 1.0
 """Polling interval of the running session, in seconds."""
@@ -100,8 +100,8 @@ class FirstTurns:
 
 
 def run_until(command: list[str], until: float, is_done: Callable[[], bool]) -> int:
-    """Run ``command``. Interrupt it at ``until`` (monotonic), or when ``is_done()`` is true. Return the command's exit
-    code.
+    """Run ``command``. Interrupt the command at ``until`` (monotonic), or when ``is_done()`` is true. Return the
+    command's exit code.
     """
     child = subprocess.Popen(command, cwd=ROOT)
     try:

@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py [--kills 30] [--seed 0] [--directory DIR]
 
-Many times, the script kills the engine of a short search after a random delay of 0.5 to 6 s. It resumes the search with
-``kernel-tui resume``, and finally lets the search finish. For about a third of the engines, the delay counts from the
-start; for the others, from the first event about a kernel. If all delays counted from the start, most kills would hit
-the judge's start, which takes seconds.
+The script repeatedly kills the engine of a short search, each time after a random delay of 0.5 to 6 s. After each kill,
+it resumes the search with ``kernel-tui resume``. Finally, it lets the search finish. For about a third of the engines,
+the delay counts from the start; for the others, from the first event about a kernel. If all delays counted from the
+start, most kills would hit the judge's start, which takes seconds.
 
 After every kill, the script checks the session file, repeated work and leftover processes. Prints one table. Exit
 status 1: the search lost or changed an event, repeated work, or left a process.
@@ -43,7 +43,7 @@ from engine.session.store import SessionPaths, SessionReader, engine_liveness  #
 from engine.session.store.lock import Holder, read_holder  # noqa: E402
 
 ORPHAN_S = 2.0
-"""Time limit for a dead engine's processes to end."""
+"""Seconds within which a dead engine's processes must end."""
 RUNOFF = 3
 
 PROBLEM = """
@@ -197,7 +197,7 @@ class Chain:
         self.command("resume", str(self.paths.directory), "--detach")
 
     def finish(self, rounds: int | None = None) -> tuple[SessionState, list[str]]:
-        """Resume the search and let it finish, after ``rounds`` if given. Return the state and all faults."""
+        """Resume the search and let it finish, after ``rounds`` rounds if given. Return the state and all faults."""
         options = [] if rounds is None else ["--rounds", str(rounds)]
         before = fold(self.known)
         if not fold(self.read()).finished:
@@ -213,7 +213,10 @@ class Chain:
             *changed_rounds(before, state),
             *([f"no verdict: {', '.join(unjudged)}"] if unjudged else []),
             *([] if state.finished else [f"the search did not finish: {log_tail(self.paths)}"]),
-            *(f"{problem.id}: the file of its best kernel differs" for problem in self._other_best(state)),
+            *(
+                f"{problem.id}: the best kernel's file differs from the recorded source"
+                for problem in self._other_best(state)
+            ),
             *(f"left behind: {described(one)}" for one in await_end(set(), self.engine, self.paths)[0]),
         ]
 
@@ -279,7 +282,7 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
             after_it = now.get(one.number)
             # Ignore the best speedup, since verdicts can change for a recorded reason.
             if after_it is None or replace(after_it, best=one.best) != one:
-                changed.append(f"{one.id} has changed after its end")
+                changed.append(f"{one.id} has changed after it ended")
     return changed
 
 
@@ -382,7 +385,7 @@ class Tally:
 
 
 def run(chain: Chain, count: int, draw: random.Random) -> Tally:
-    """Kill and resume ``count`` times, or until the search is finished."""
+    """Kill the engine and resume the search ``count`` times, or until the search is finished."""
     tally = Tally()
     while len(tally.kills) < count:
         if tally.kills:

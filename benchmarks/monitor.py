@@ -247,7 +247,7 @@ def paint(directory: Path, seconds: float) -> list[Figure]:
 
 
 def _paint_of_searches(directory: Path) -> list[Figure]:
-    """Start new searches in separate directories, detach immediately, resume them, and kill their engines."""
+    """Start new searches in separate directories, detach from them immediately, resume them, and kill their engines."""
     _compile_engine()
     new, runs, resumed = [], [], []
     for number in range(6):

@@ -3,13 +3,13 @@ operators.
 
     python benchmarks/package.py SESSION PROBLEM... [--calls 60] [--folder FOLDER]
 
-Prints one table. The script exits with 1 if a check fails. It needs an idle machine with the session's device.
+The script prints one table. Exit status 1: a check failed. The script needs an idle machine with the session's device.
 
 - The checks run in a process that sees torch and the installed package, but not kernel-tui: PyTorch's ``opcheck``,
   ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
 - The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. In random
-  order and on the same inputs, the process calls eager, the operator, and the library's function. It calls the
-  library's function with existing buffers, as the judge does. A warm-up call precedes each timed call.
+  order and on the same inputs, the process calls eager, the operator, and the library's function. The library's
+  function writes into existing buffers, as in the judge. A warm-up call precedes each timed call.
 - "host" is the time that an operator's call takes on the processor, while the GPU is busy with earlier calls.
 
 Ratios are medians of the rounds' ratios with their 95% intervals, except for the ratio to the verdict.
@@ -50,10 +50,12 @@ PACKAGE = "kernel_tui_winners"
 WARM_UP = 3
 """Untimed rounds before the timed rounds."""
 QUEUED = 20
-"""Number of consecutive calls that measure the time on the processor. A GPU's queue holds many more calls."""
+"""Number of consecutive calls over which the script measures the time on the processor. A GPU's queue holds many more
+calls.
+"""
 CLOSE = 1e-2
-"""Allowed relative difference between the operator and a direct call. Kernels with atomics change the order of
-summation.
+"""Allowed relative difference between the operator and a direct call. In kernels with atomics, the order of summation
+varies between calls.
 """
 
 CHECK = """
@@ -330,7 +332,9 @@ def main() -> None:
     parser.add_argument("problems", nargs="+", metavar="PROBLEM", help="problems of the session with a correct kernel")
     parser.add_argument("--calls", type=int, default=60, help="timed calls of each function")
     parser.add_argument("--backend", default="inductor", help="torch.compile's backend")
-    parser.add_argument("--check-seconds", type=float, default=300.0, help="time limit for the checks, which compile")
+    parser.add_argument(
+        "--check-seconds", type=float, default=300.0, help="time limit for the checks, which call torch.compile"
+    )
     parser.add_argument("--folder", type=Path, help="folder for the wheel and its installation (default: temporary)")
     if sys.argv[1:] == ["--time"]:
         time_here()

@@ -27,7 +27,7 @@ CLI = (
 INSTALLED = "import sys; from kernel_tui.command import main; sys.argv[0] = 'kernel-tui'; main()"
 
 LEAVE_S = 10.0
-"""Seconds that the program has to exit before the benchmark kills it."""
+"""Seconds that the benchmark waits for the program to exit before it kills the program."""
 
 
 class Terminal:

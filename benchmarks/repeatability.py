@@ -38,8 +38,9 @@ from tests.engine.proposers.playbook.wandering import known, ladder  # noqa: E40
 
 
 def usual(problem: ProblemSpec, language: Language, device: DeviceFact) -> str:
-    """Return the default kernel. On a CPU, this is the playbook's kernel with all transformations, which is as fast as
-    eager. A kernel that is 6 times slower has another bottleneck, so disturbances would affect it differently.
+    """Return the default kernel. On a CPU, the default is the playbook's kernel with all transformations, which is as
+    fast as eager. A kernel that takes six times as long has another bottleneck, so disturbances would affect it
+    differently.
     """
     if language == "cu":
         return sources(language, 1)[0]
@@ -50,7 +51,7 @@ def usual(problem: ProblemSpec, language: Language, device: DeviceFact) -> str:
 async def ten(
     evaluator: LocalEvaluator, problem: ProblemSpec, language: Language, source: str, arguments: argparse.Namespace
 ) -> None:
-    """Judge until enough verdicts come from an idle machine. Print their speedups."""
+    """Judge the kernel until enough verdicts come from an idle machine. Print the verdicts' speedups."""
     speedups: list[float] = []
     eager_ms: list[float] = []
     deadline = time.monotonic() + 60 * arguments.minutes

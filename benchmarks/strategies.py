@@ -14,9 +14,9 @@ is cold.
 - On a CPU, the time is the minimum of 15 calls. The script writes 96 MiB before each call, so that all caches are cold.
 The minimum excludes other programs' load. No compiler runs while the script times a kernel.
 
-``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel
-that is not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs,
-because the recorded times have no noise. On a CPU, they begin with plain loops, so that the strategies have more to
+``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel that is
+not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs, because
+the recorded times have no noise. On a CPU, the searches begin with plain loops, so that the strategies have more to
 find. The result is a Markdown table:
 
 - the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles
@@ -87,20 +87,21 @@ LIMIT = 1e-2
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
 TIED = 1.01
-"""Two times count as equal up to this ratio."""
+"""Largest ratio of two times that count as equal."""
 EMPTY_ROUNDS = 5
-"""A search ends after this many rounds in a row without a recorded kernel."""
+"""Number of rounds in a row without a recorded kernel after which a search ends."""
 HANG_S = 60.0
-"""If the measurement of a kernel takes longer than this many seconds, the kernel counts as hung. For the first kernel
-of a process, the limit also covers the float64 reference.
+"""Seconds after which a kernel counts as hung if its measurement has not finished. For the first kernel of a process,
+the limit also covers the float64 reference.
 """
 CHILD = (sys.executable, __file__, "child")
 SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
-"""Return the time of a problem's kernel in ms; None if the kernel is wrong. Raises KeyError if the kernel is
-unknown."""
+"""A function that returns the time of a problem's kernel in ms; None if the kernel is wrong. It raises KeyError if the
+kernel is unknown.
+"""
 
 
 def key_of(draft: VariantDraft) -> str:

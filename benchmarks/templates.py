@@ -34,7 +34,7 @@ BANDWIDTH_GBS = 4300.0
 HANG_S = 30.0
 WANDERED = ("matmul", "conv", "attention")
 WANDERINGS = 12
-"""Number of random recipes for each small problem of these patterns."""
+"""Number of random recipes for each small problem of the patterns in ``WANDERED``."""
 
 MODULE = """\
 import torch

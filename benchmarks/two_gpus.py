@@ -92,7 +92,7 @@ LIMITS_S = {
     "clustered1": 125.0,
     "clustered2": 125.0,
 }
-"""Seconds after which the script ends a part. A part that works as expected takes about half of this."""
+"""Seconds after which the script ends a part. A part that works as expected takes about half of this time."""
 EXPECTED_S = {
     "prepare": 30.0,
     "workers1": 60.0,
@@ -107,13 +107,13 @@ EXPECTED_S = {
 }
 """Expected seconds on an H100 with 32 cores. A part starts only if this much of ``--seconds`` is left."""
 IN_FLIGHT = 4
-"""Evaluations in flight per GPU: one on the GPU, and others that are ready when it ends."""
+"""Number of evaluations in flight per GPU: one runs on the GPU, and the others are ready when it ends."""
 WARM_TRIES = 6
 """Maximum number of attempts to open a problem on every GPU."""
 NEEDED_WORKERS, NEEDED_LOCAL = 1.85, 1.9
 """Minimum ratio of the verdict rate of two GPUs to that of one GPU."""
 NEEDED_EXTRA_MS = 20.0
-"""Maximum median extra time of a worker's evaluation."""
+"""Limit on the median extra time of a worker's evaluation, in milliseconds."""
 NEEDED_RATIO = 0.02
 """Maximum deviation of the median ratio of kernel times from 1."""
 JUDGING = ("start", "check", "timing", "kernelbench", "repeats")
@@ -121,7 +121,7 @@ JUDGING = ("start", "check", "timing", "kernelbench", "repeats")
 
 
 class Kernel(Struct):
-    """A kernel to judge. ``name``: its problem and a digest of its source."""
+    """A kernel to judge. ``name``: the kernel's problem and a digest of the source."""
 
     name: str
     problem: str
@@ -205,12 +205,14 @@ def why_not_two() -> str:
     if len(gpus) < 2:
         return f"the comparison needs two NVIDIA GPUs, but this process sees {len(gpus)}; check nvidia-smi -L"
     if gpus[0].name != gpus[1].name:
-        return f"the GPUs differ ({gpus[0].name}, {gpus[1].name}); set CUDA_VISIBLE_DEVICES to two of one model"
+        return (
+            f"the GPUs differ ({gpus[0].name}, {gpus[1].name}); set CUDA_VISIBLE_DEVICES to two GPUs of the same model"
+        )
     return ""
 
 
 def in_process(part: str, arguments: argparse.Namespace, clock: Clock) -> None:
-    """Run a part in a process of its own, and end the process and its children at the part's time limit."""
+    """Run a part in a separate process, and end the process and its children at the part's time limit."""
     options = ("--device", arguments.device, "--kernels", arguments.kernels, "--minutes", arguments.minutes)
     command = [sys.executable, __file__, part, arguments.state, *options, "--judge-seconds", arguments.judge_seconds]
     log, began = arguments.state / f"{part}.log", time.monotonic()
@@ -233,7 +235,7 @@ def in_process(part: str, arguments: argparse.Namespace, clock: Clock) -> None:
 
 
 def end_all(process: subprocess.Popen[bytes]) -> None:
-    """End a part's process and every process that it started, which may have sessions of their own."""
+    """End a part's process and every process that it started, even processes with their own process sessions."""
     found = []
     with contextlib.suppress(psutil.Error):
         found = psutil.Process(process.pid).children(recursive=True)
@@ -412,9 +414,7 @@ def joined(count: int, cuda: bool) -> Iterator[tuple[str, Path, list[subprocess.
 
 @contextlib.contextmanager
 def own_core(number: int, scratch: Path) -> Iterator[None]:
-    """Let one core stand in for a GPU: processes that start in the block use this core, and have lock files of their
-    own.
-    """
+    """Let a core stand in for a GPU: processes that start in the block use this core and have their own lock files."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})
     os.environ["TMPDIR"] = str(scratch / f"core{number}")
@@ -503,8 +503,8 @@ def transport(arguments: argparse.Namespace) -> dict[str, Any]:
 def search(
     folder: Path, count: int, arguments: argparse.Namespace, cluster: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Run a search of the preset on ``count`` GPUs, or on the workers of ``cluster``. Count its verdicts within the
-    budget.
+    """Run a search of the preset on ``count`` GPUs, or on the workers of ``cluster``. Count the search's verdicts
+    within the budget.
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")

@@ -89,7 +89,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A function with C linkage. ``is_status`` is true if it returns ``int``: by convention, 0 or an error code."""
+    """A function with C linkage. ``is_status`` is true if the function returns ``int``: by convention, 0 or an error
+    code.
+    """
 
     name: str
     returns: str

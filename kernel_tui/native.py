@@ -24,7 +24,7 @@ _HEADER = "#include <stddef.h>\n#include <stdint.h>\n"
 
 
 class BuildError(RuntimeError):
-    """The compiler rejected the source; the message is its output."""
+    """The compiler rejected the source; the message is the compiler's output."""
 
 
 class Library:
@@ -78,10 +78,10 @@ def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
     A cache stores builds by content.
 
     Each definition ``extern "C" TYPE NAME(...) {`` becomes a function of the library. An ``int`` result is a status:
-    the call raises ``RuntimeError`` if it is not 0.
+    the call raises ``RuntimeError`` if the status is not 0.
 
-    Raises ``BuildError`` with the compiler's output, ``OSError``, or ``ValueError`` if the source has no such
-    function.
+    Raises ``BuildError`` with the compiler's output, ``OSError``, or ``ValueError`` if the source defines no function
+    with C linkage.
     """
     compiled: Language = "cu" if language == "cuda" else language
     functions = functions_of(source)

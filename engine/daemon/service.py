@@ -60,7 +60,7 @@ _MESSAGES: dict[StopReason, str] = {
     "finished": "the search is complete",
     "stopped": "stopped on request; to continue, resume the session",
     "budget": "time budget used up; to continue, resume with more minutes",
-    "waiting": "waiting for replies to the prompts in outbox; to continue, resume the session",
+    "waiting": "waiting for replies to the prompts in outbox/; to continue, resume the session",
     "signal": "stopped by {}; to continue, resume the session",
     "error": "stopped by an internal error; the engine's log has the traceback",
 }
@@ -78,7 +78,7 @@ class Launch(NamedTuple):
     """How a person started this engine.
 
     ``asked_at``: Unix time of the request. Stop requests from before this launch were for a previous engine.
-    ``unattended``: no person watches, so the engine does not wait for kernels that only a person could seed.
+    ``unattended``: no person watches the search, so the engine does not wait for kernels that only a person could seed.
     """
 
     asked_at: float
@@ -121,7 +121,7 @@ def main(directory: Path, marker: str, launch: Launch) -> ExitCode:
 
 
 async def _serve(paths: SessionPaths, lock: EngineLock, guard: Guard, launch: Launch) -> Ending:
-    """Run the search and record its ending. Raises SessionError if the session cannot be written."""
+    """Run the search and record how it ended. Raises SessionError if the session cannot be written."""
 
     def tell(trouble: str) -> None:
         words = f"cannot write to the session; the engine stops if this lasts {PATIENCE_S:g} s: {trouble}"

@@ -40,7 +40,7 @@ clocks that a user set (0x2)."""
 
 
 class DeviceReader:
-    """A reader for the load of every device.
+    """A reader of every device's load.
 
     CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
     device; None if the list has an NVIDIA device.
@@ -72,7 +72,7 @@ class DeviceReader:
         return samples
 
     def read_device(self, device: str) -> DeviceSample | None:
-        """Return a sample of the device with this id, without querying the other devices; None if it is missing."""
+        """Return a sample of the device with this id, or None if the device is missing. Query no other device."""
         if device == "cpu":
             return cpu_sample()
         handle = self._handles.get(device)

@@ -14,7 +14,7 @@ from msgspec import Struct
 _REGISTERS = 65536
 _WARP = 32
 _REGISTER_UNIT = 256
-"""The hardware allocates registers to a warp in units of this size."""
+"""Number of registers in a unit of allocation. The hardware allocates whole units to a warp."""
 _WARP_UNIT = 4
 """Number of partitions of a multiprocessor. Each partition has a quarter of the registers and runs a quarter of the
 warps."""
@@ -63,7 +63,10 @@ _LIMITS = {
 
 
 class Occupancy(Struct, frozen=True):
-    """``share``: resident warps / maximum resident warps. ``limits``: resources that prevent another block."""
+    """A kernel's occupancy of a multiprocessor.
+
+    ``share``: resident warps / maximum resident warps. ``limits``: resources that prevent another block.
+    """
 
     threads: int
     blocks: int
@@ -73,7 +76,7 @@ class Occupancy(Struct, frozen=True):
 
 
 def limits_of(arch: str) -> SmLimits | None:
-    """Look up the limits of an architecture such as ``sm_90a``; None if the table lacks it."""
+    """Return the limits of an architecture such as ``sm_90a``; None if the architecture is unknown."""
     return _LIMITS.get(re.sub(r"^sm_(\d+)[a-z]?$", r"\1", arch))
 
 
@@ -148,7 +151,7 @@ def asks_for_dynamic_shared(source: str) -> bool:
 
 
 def _product(factors: list[str], constants: dict[str, int]) -> int | None:
-    """Multiply numbers, named constants and ``sizeof(float)``; None if a factor is anything else."""
+    """Multiply numbers, named constants and ``sizeof(float)``; return None if a factor is anything else."""
     product = 1
     for factor in factors:
         word = re.sub(r"(?<=\d)[uUlL]+$", "", factor.strip())

@@ -7,7 +7,10 @@ from engine.devices.sample import DeviceSample
 
 
 class Readings:
-    """``remote``: the latest readings from other hosts, by device id; None if this machine judges."""
+    """A source of readings.
+
+    ``remote``: the latest readings from other hosts, by device id; None if this machine judges the kernels.
+    """
 
     def __init__(self) -> None:
         self._local = DeviceReader()

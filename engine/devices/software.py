@@ -1,4 +1,4 @@
-"""Compare the software of hosts that judge for one search: compilers, PyTorch's build, the driver."""
+"""Compare the software of hosts that judge kernels for one search: compilers, PyTorch's build, the driver."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ verdicts, so more batching would gain little.
 
 
 class KeptProblems(Collection[str]):
-    """The problems that a judge keeps open: the last ``most`` that it used."""
+    """The problems that a judge keeps open: the last ``most`` problems that the judge used."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -16,7 +16,7 @@ __all__ = ["Finding", "Level", "run_checks"]
 
 
 def run_checks(config: Config | None = None, on_check: Callable[[str], None] = lambda name: None) -> list[Finding]:
-    """Run every check, starting with what a search needs first.
+    """Run every check, starting with the basic requirements of a search.
 
     The checks take several seconds and start child processes.
 

@@ -20,7 +20,7 @@ def cluster(config: Config | None) -> Finding:
     """Check that the engine's certificate is valid, and that the scheduler's certificate names its host."""
     name = "cluster"
     if config is None or config.cluster is None:
-        return Finding(name, "ok", "no [cluster] in the config: this machine judges")
+        return Finding(name, "ok", "no [cluster] in the config: this machine judges the kernels")
     from importlib.util import find_spec
 
     missing = [package for package in ("distributed", "cryptography") if find_spec(package) is None]
@@ -70,7 +70,8 @@ def _ssh(hosts: Sequence[str], command: str) -> Finding:
         if asked.returncode:
             why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
             remedy = (
-                f"check: ssh {host} {command} --version; or set command in [cluster] to kernel-tui's path on {host}"
+                f"check: ssh {host} {command} --version; "
+                f"or set the `command` key in [cluster] to kernel-tui's path on {host}"
             )
             return Finding(name, "fail", f"{host}: {why}", remedy)
         if __version__ not in asked.stdout:

@@ -57,7 +57,9 @@ def programs(config: Config | None) -> Finding:
         except ProgramMissing as error:
             missing.append(str(error))
     if missing:
-        return Finding(name, "fail", "; ".join(missing), "correct command in [[models]], or install the program")
+        return Finding(
+            name, "fail", "; ".join(missing), "correct the `command` key in [[models]], or install the program"
+        )
     return Finding(name, "ok", ", ".join(model.command[0] for model in models) or "no model runs as a program")
 
 

@@ -21,7 +21,7 @@ from engine.session.store.filesystem import MOUNTS, check_file_system, mount_typ
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
 _MEASURED_S = 0.5
-"""Time for which the check measures the processor use of running programs."""
+"""Seconds for which the check measures the processor use of running programs."""
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
@@ -47,7 +47,7 @@ def sessions(directory: Path, mounts: Path = MOUNTS) -> Finding:
     name = "sessions"
     present = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
     kind = mount_type(present, mounts) or "an unknown file system"
-    elsewhere = "set sessions to a directory on a local disk"
+    elsewhere = "set `sessions` in the config to a directory on a local disk"
     try:
         check_file_system(present, mounts)
     except UnsafeFileSystem as error:

@@ -28,7 +28,7 @@ def tracking(config: Config | None) -> Finding:
     why = _refusal(f"{address.rstrip('/')}/health")
     if why is None:
         return Finding(name, "ok", f"the MLflow server {address} answers")
-    remedy = "start the server, or correct mlflow in [tracking]; a search sends the metrics later"
+    remedy = "start the server, or correct the `mlflow` key in [tracking]; a search sends the metrics later"
     return Finding(name, "warn", f"the MLflow server {address} does not answer: {why}", remedy)
 
 

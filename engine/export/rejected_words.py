@@ -25,7 +25,7 @@ _C_TOKENS = re.compile(
 def without_refused_words(text: str, comment: str = "") -> str:
     """Return C source without the rejected words.
 
-    The function removes comments that contain such a word, and renames the identifier ``pass`` to ``pass_``.
+    The function removes comments that contain a rejected word, and renames the identifier ``pass`` to ``pass_``.
     ``comment``: prefix of each line, if the text consists only of comments. :func:`check_words` finds words that
     remain.
     """

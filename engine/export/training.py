@@ -68,7 +68,7 @@ class Record(Struct, frozen=True):
     """One line of training data.
 
     ``reference``: the text of the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of
-    the tolerance behind the outcomes, as in :mod:`engine.config.tolerance`.
+    the tolerance that the judge applied, as in :mod:`engine.config.tolerance`.
     """
 
     session: str

@@ -7,6 +7,8 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """Return ``$XDG_CACHE_HOME/kernel-tui``, by default ``~/.cache/kernel-tui``. The directory may not exist."""
+    """Return ``$XDG_CACHE_HOME/kernel-tui``, by default ``~/.cache/kernel-tui``. The directory does not necessarily
+    exist.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "kernel-tui"

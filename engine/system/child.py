@@ -20,9 +20,9 @@ _LOOK_S = 0.25
 async def end_group(process: Process) -> None:
     """Kill ``process``, a process-group leader, and the rest of the group.
 
-    Call this only for a process that is alive or has just ended, because the system reuses process ids. asyncio also
-    waits for the process's pipes. A process that left the group can keep the pipes open, so this function waits at most
-    ``REAP_S`` seconds for them.
+    Call this function only for a process that is alive or has just ended, because the system reuses process ids.
+    ``asyncio`` waits not only for the process but also for its pipes. A process that left the group can keep the pipes
+    open, so this function waits at most ``REAP_S`` seconds for them.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -100,10 +100,10 @@ async def run_bounded(
 
 
 async def end_what_it_leaves(process: Process) -> None:
-    """Wait for ``process``, which leads a process group, to end; then kill the rest of the group.
+    """Wait until ``process``, a process-group leader, has ended; then kill the rest of the group.
 
     Code in a problem file can fork processes from C. Forked processes inherit the device lock, and the pipe that
-    signals this process's end.
+    signals the end of ``process``.
     """
     while process.returncode is None:  # noqa: ASYNC110 - ``process.wait`` would also wait for that pipe.
         await asyncio.sleep(_LOOK_S)

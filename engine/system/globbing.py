@@ -1,4 +1,6 @@
-"""Expand the globs in a config. This module limits time and matches, because a glob may match a whole file system."""
+"""Expand the globs in a config. This module limits the time and the number of matches, because a glob may match a whole
+file system.
+"""
 
 from __future__ import annotations
 

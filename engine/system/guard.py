@@ -32,7 +32,7 @@ _SCAN_EVERY_S = 0.02
 
 
 class Guard:
-    """The engine's handle to its guard process, which exits after its cleanup."""
+    """The engine's handle to its guard process, which exits after the cleanup."""
 
     def __init__(self, session_id: int, marker: str) -> None:
         self._arguments = (str(os.getpid()), str(session_id), marker)

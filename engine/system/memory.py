@@ -1,4 +1,4 @@
-"""Total and free memory of a device or of this machine, how to display them, and this process's heap."""
+"""Read and format the total and free memory of a device or of this machine, and control this process's heap."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 _TOUCHED_AT_ONCE = 32 << 20
-"""Bytes to touch per foreign call. With fewer bytes, the thread falls behind, because it waits for the GIL after each
-call.
+"""Bytes to touch per foreign call. With fewer bytes, the thread would be too slow, because it waits for the GIL after
+each call.
 """
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -26,8 +26,8 @@ class Memory(Struct, frozen=True):
 
 
 def host_memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> Memory:
-    """This machine's memory, or that of this process's control group if the group has a limit. Free and total memory
-    are 0 if unreadable.
+    """Return this machine's memory, or that of this process's control group if the group has a limit. Free and total
+    memory are 0 if unreadable.
 
     The page cache counts as free, because the system reclaims it on demand. proc(5) and the Linux documentation of
     cgroup v2 define the formats of ``meminfo`` and ``group``.

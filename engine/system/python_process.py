@@ -11,7 +11,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``module``; its environment needs :func:`python_path`.
+    """Return the command that runs ``module``. Run the command with :func:`python_path` as its ``PYTHONPATH``.
 
     The current directory stays off the import path, because a user's folder may hold packages with the same names.
     """

@@ -20,8 +20,8 @@ _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|PYTHON\w+|LD_LIBRARY_PATH|MLFLOW_\w+"
     r"|(?i:\w+_PROXY)|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
-"""Environment variables that MLflow's client needs. The sender inherits only these, because the engine's environment
-also contains the models' API keys.
+"""Environment variables that MLflow's client needs. The sender inherits only these variables, because the engine's
+environment also contains the models' API keys.
 """
 
 

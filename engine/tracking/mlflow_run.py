@@ -1,4 +1,4 @@
-"""One MLflow run for one session. Only this module imports mlflow, in a separate process."""
+"""One MLflow run for one session. Only this module imports ``mlflow``; it runs in a separate process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from engine.tracking.measurements import Point
 
 BATCH = 900
-"""Metrics per request. MLflow's servers accept at most 1000 metrics per request."""
+"""Number of metrics per request. MLflow's servers accept at most 1000 metrics per request."""
 PARAMETERS = 90
-"""Parameters per request. MLflow's servers accept at most 100 parameters per request."""
+"""Number of parameters per request. MLflow's servers accept at most 100 parameters per request."""
 TAG = "kernel_tui.session"
 """The run's tag with the session's identity, by which a resumed search finds its run."""
 _SETTINGS = {
@@ -40,8 +40,8 @@ class MlflowRun:
     def open(self, known: str, session: str, name: str, started: int, tags: Mapping[str, str]) -> bool:
         """Open the session's run, or create it. Return whether the run is new.
 
-        ``known`` is the run's id, if known. ``session`` identifies the session, and ``started`` is its creation in
-        milliseconds of Unix time.
+        ``known`` is the run's id, if known. ``session`` identifies the session, and ``started`` is the session's
+        creation time in milliseconds of Unix time.
         """
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(self._experiment)

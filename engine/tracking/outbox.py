@@ -1,4 +1,4 @@
-"""Record which run and events of a session its tracker has received."""
+"""Record which run and which events a session's tracker has received."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
                 _log.warning("cannot reach the tracker; the sender tries again every %g s: %s", RETRY_S, said)
             trouble, pause = said, RETRY_S
         if ended_at is not None and time.monotonic() - ended_at > GIVE_UP_S:
-            _log.warning("gave up; to send the remaining metrics, resume the session")
+            _log.warning("the sender gave up; to send the remaining metrics, resume the session")
             return
         time.sleep(pause)
 

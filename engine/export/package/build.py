@@ -15,7 +15,7 @@ from engine.problem.c_header import derive_header
 from engine.problem.spec import Language, ProblemSpec
 
 WHEEL_S = 120.0
-"""Time limit for setuptools, which only packs files."""
+"""Time limit in seconds for setuptools, which only packs files."""
 _BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 

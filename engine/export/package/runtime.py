@@ -3,9 +3,9 @@
 An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
 model. Every call therefore computes what the reference computes.
 
-A kernel may take less time than a call from Python. The code between the call and the kernel therefore avoids
-generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a release
-of PyTorch lacks one of these names, the code uses public functions instead.
+A kernel may take less time than the Python code that calls it. The code between the call and the kernel therefore
+avoids generators, device objects and a second dispatch. To do so, it uses names that PyTorch does not document. If a
+release of PyTorch lacks one of these names, the code uses public functions instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from torch import nn
 from torch.func import functional_call
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
-"""Alignment of tensors in bytes, which PyTorch's allocators guarantee. An operator first copies an unaligned view."""
+"""Alignment of tensors in bytes, which PyTorch's allocators guarantee. An operator copies an unaligned view before it
+launches the kernel.
+"""
 try:
     _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
     # The dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need the dispatcher.
@@ -218,7 +220,7 @@ class Operator:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _launch_on_gpu(self, arguments: Sequence[int | None], index: int) -> int:
-        """Launch on PyTorch's current stream of GPU ``index``. Return the status."""
+        """Launch the kernel on PyTorch's current stream of GPU ``index``. Return the status."""
         if _current_gpu() != index:
             with torch.cuda.device(index):
                 return self._launch_on_gpu(arguments, index)
@@ -249,7 +251,9 @@ class Operator:
         return [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
 
     def _fake(self, *tensors: torch.Tensor) -> Any:
-        """Return empty outputs. If the sizes are unknown or differ from the kernel's, the reference determines them."""
+        """Return empty outputs. If the inputs' sizes are unknown or differ from the kernel's, the reference determines
+        the outputs' sizes.
+        """
         known = all(
             all(type(size) is int for size in tensor.shape) and tensor.shape == one.shape and tensor.dtype == one.dtype
             for tensor, one in zip(tensors, self.tensors, strict=True)

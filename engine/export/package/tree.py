@@ -19,7 +19,7 @@ from engine.system.text_file import read_text
 RUNTIME = "_runtime"
 VERSION = "0.1.0"
 CPU_FEATURES = re.compile(r"avx|amx|fma|bmi|sse|ssse|f16c|abm|movbe|popcnt|vaes|vpclmul|gfni|sha|adx|asimd|sve|fphp")
-"""Features that a compiler may use with ``-march=native``."""
+"""Processor features that a compiler may use with ``-march=native``."""
 _NAME = r"[A-Za-z][A-Za-z0-9_]*"
 _RESERVED = {"self", "Tensor"}
 _USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
@@ -27,7 +27,7 @@ _USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
 
 
 class PackagedKernel(Struct, frozen=True):
-    """A kernel to export. ``library``: the built library. ``arch``: its GPU architecture, or "".
+    """A kernel to export. ``library``: the built library. ``arch``: the library's GPU architecture, or "".
 
     ``features`` are the features of the processor that built a C++ kernel. ``backward``: id of the problem with the
     backward kernel, or "".
@@ -224,7 +224,7 @@ def _safe(tensor: TensorSpec) -> str:
 def _capability(arch: str) -> tuple[int, int]:
     found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if found is None:
-        raise ExportError(f"{arch} is not a GPU architecture; use one such as --arch sm_90a")
+        raise ExportError(f"{arch} is not a GPU architecture; name an architecture, for example: --arch sm_90a")
     return int(found[1]), int(found[2])
 
 

@@ -1,7 +1,7 @@
 """The numbers that a standalone program and its reference share: pseudo-random inputs that C++ and NumPy both compute.
 
-Element i of a tensor is ``mean + (u - 0.5) * width``, or ``low + n`` for integers. u and n come from SplitMix64 of
-``seed + i``.
+Element ``i`` of a tensor is ``mean + (u - 0.5) * width``, or ``low + n`` for integers. SplitMix64 of ``seed + i``
+yields ``u`` or ``n``.
 """
 
 from __future__ import annotations

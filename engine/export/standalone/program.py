@@ -16,7 +16,7 @@ from engine.problem.c_header import ctype, derive_header
 from engine.problem.spec import Language, ProblemSpec, TensorSpec, suffix_of
 
 WARMUPS, CALLS = 10, 50
-"""Number of calls before and during the timing."""
+"""Numbers of untimed calls and of timed calls."""
 KINDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "B8",
