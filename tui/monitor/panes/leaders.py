@@ -84,8 +84,8 @@ def leader_lines(
 ) -> list[Strip]:
     """Return a problem's leaders with their notes.
 
-    ``room`` is the number of lines. If it is large, kernels get half of the lines, and their notes the other half.
-    ``headed`` adds a line with column names.
+    ``room`` is the number of lines. If ``room`` is large, kernels get half of the lines, and their notes the other
+    half. ``headed`` adds a line with column names.
     """
     leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}

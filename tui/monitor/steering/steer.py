@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JUDGE = "judge a new kernel"
-"""What a request with a kernel asks the engine to do."""
+"""Description of what a request with a kernel asks the engine to do."""
 
 
 class Selection(Protocol):
@@ -55,7 +55,7 @@ class Selection(Protocol):
 
 
 class Steering:
-    """One method for each steering key, named like its action."""
+    """The steering keys' methods, each named after its action."""
 
     def __init__(self, selection: Selection, host: Host) -> None:
         self._here = selection

@@ -23,7 +23,7 @@ from tui.view.model import Model
 from tui.view.row import Row
 
 MAX_DRAWN = 200
-"""Rough number of rows on a screen. The tree caches ten times as many drawn rows."""
+"""Approximate number of rows on a screen. The tree caches ten times as many drawn rows."""
 
 
 class SearchTree(LineWidget):
