@@ -16,9 +16,9 @@ NAMES = {"eager": "eager", "compile": "torch.compile"}
 
 RULES = (
     "fast_p is the share of all problems whose best kernel is correct, with a speedup interval entirely above p; "
-    "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
-    "interval of alternating pairs of calls. Over other baselines, the interval runs from (baseline p10 / kernel p90) "
-    "to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over eager x "
+    "fast_0 counts correct kernels. A refused problem counts as a failure. For a speedup over eager, the interval "
+    "is the 95% interval of alternating pairs of calls. For other speedups, the interval runs from (baseline p10 / "
+    "kernel p90) to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over eager x "
     "(torch.compile's time / eager's time right after it), and its interval uses the same factors. KernelBench's own "
     f"rules compute no interval. {MARK} marks an uncertain speedup."
 )

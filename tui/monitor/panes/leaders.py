@@ -47,7 +47,7 @@ class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
         "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
-        "kernel's speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). If a "
+        "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. If a "
         "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff. Other kernels have the "
         "figures of their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
         f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."

@@ -204,7 +204,7 @@ class Steering:
             self._submit(problem, subject.language, edited, f"edit of {subject.id}", subject.id)
 
     def write_for(self, idea: IdeaState) -> None:
-        """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
+        """Let the user write a kernel for an idea. If the user saves nothing, the idea still needs one."""
         problem = self._state.problems[idea.problem]
         language = language_for(problem, idea)
         name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language)
