@@ -37,7 +37,7 @@ rounds = {ROUNDS}
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="Config with models, search and evaluation settings. The benchmark ignores its problems and minutes.",
+    help="Config with models, search and evaluation settings. The benchmark ignores the config's problems and minutes.",
 )
 @click.option("--device", help="One or more devices, separated by commas, such as cpu or cuda:0.")
 @click.option("--name", help="The session's name.  [default: bench, or the name in --config]")
