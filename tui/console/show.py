@@ -1,4 +1,4 @@
-"""Print ``kernel-tui show``: columns that fit a screen or, with ``--full``, everything."""
+"""Print the output of ``kernel-tui show``: columns that fit a screen or, with ``--full``, everything."""
 
 from __future__ import annotations
 

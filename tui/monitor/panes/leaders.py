@@ -20,7 +20,7 @@ from tui.view.results import is_for_searched_sizes_only
 
 PLACES = 10
 FEW = 5
-"""Number of kernels listed per problem before their notes get room."""
+"""Minimum number of kernels listed per problem before their notes also get lines."""
 WORDS_AT = 6
 """Indent of a kernel's note under its figures."""
 

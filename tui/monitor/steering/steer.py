@@ -286,7 +286,8 @@ class Steering:
     def _ask(self, make: Callable[[], Plan], doing: str, *, asks_again: bool = False) -> None:
         """Make a plan, ask for confirmation if necessary, and send the plan's request.
 
-        ``asks_again``: the dialog makes a new plan every second, so that the counts stay true while the search goes on.
+        ``asks_again``: the dialog makes a new plan every second, so that the counts stay current while the search
+        continues.
         """
         if not self._may_steer(doing):
             return

@@ -83,7 +83,7 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
-    """Return the share of finished turns, or None without problems. The open turn counts by the used share of its
+    """Return the share of finished turns, or None without problems. An open turn counts as the used share of its
     minutes.
     """
     phases = list(state.phases().values())
