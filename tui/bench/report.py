@@ -22,7 +22,7 @@ from tui.text.narration import turn_end_words
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""Values of p in fast_p, which is the share of problems whose best kernel is correct, with a speedup interval entirely
+"""Values of p in ``fast_p``, the share of problems whose best kernel is correct and has a speedup interval entirely
 above p."""
 CURVE_POINTS = 24
 """Number of intervals on the curve's time axis."""
@@ -32,9 +32,10 @@ class Over(Struct, frozen=True):
     """The comparison of a problem's best kernel with a baseline.
 
     ``ms`` is the baseline's time. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
-    interval around ``speedup``. Over eager, the interval is the verdict's 95% interval. Over other baselines, ``low``
-    is the baseline's 10th percentile divided by the kernel's 90th. ``high`` is the baseline's 90th percentile divided
-    by the kernel's 10th. ``uncertain`` is true if the speedup is uncertain.
+    interval around ``speedup``. For eager, the interval is the verdict's 95% interval. For any other baseline, ``low``
+    is the baseline's 10th percentile divided by the kernel's 90th, and ``high`` is the baseline's 90th percentile
+    divided by the kernel's 10th. If eager was timed right after that baseline, the three figures are those over eager,
+    scaled by the ratio of the two baselines' times. ``uncertain`` is true if the speedup is uncertain.
     """
 
     ms: float | None = None
@@ -48,11 +49,11 @@ class Over(Struct, frozen=True):
 class BenchRow(Struct, frozen=True, kw_only=True):
     """A problem's figures. Times are in milliseconds.
 
-    ``over`` maps each baseline's name to the comparison with it: ``eager``, ``compile`` and any other in the session.
-    ``kernelbench`` is the status under KernelBench's own rules, or "" if the session has none. ``kernelbench_speedup``
-    is the speedup under the same rules. ``minutes`` is the engine time of the problem's turns. In a session without
-    turns, ``minutes`` is None. ``dollars`` is None if a price is unknown. ``note`` says why there is no correct kernel,
-    or why the search of the problem ended.
+    ``over`` maps each baseline's name (``eager``, ``compile`` or another name from the session) to the comparison with
+    that baseline. ``kernelbench`` is the best kernel's status under KernelBench's own rules, or "" if the kernel was
+    not judged by these rules. ``kernelbench_speedup`` is the kernel's speedup under the same rules. ``minutes`` is the
+    engine time of the problem's turns, or None in a session without turns. ``dollars`` is None if a price is unknown.
+    ``note`` says why there is no correct kernel, or why the search of the problem ended.
     """
 
     problem: str
@@ -80,10 +81,10 @@ class BenchRow(Struct, frozen=True, kw_only=True):
 class Total(Struct, frozen=True, kw_only=True):
     """Figures of all problems against one baseline.
 
-    ``fast`` maps each mark p to the number of problems whose whole interval is above p; p = 0 counts correct kernels.
-    ``geomean`` and ``median`` are over the ``compared`` problems: those with a correct kernel and a baseline time.
-    ``geomean_all`` counts every other problem as 1, as if PyTorch ran there. ``uncertain`` is true if one of the
-    speedups is uncertain.
+    ``fast`` maps each threshold p to the number of problems whose whole speedup interval is above p; p = 0 counts
+    correct kernels. ``compared`` counts the problems with a correct kernel and a baseline time, which ``geomean`` and
+    ``median`` cover. ``geomean_all`` also includes every other problem, with a speedup of 1. ``uncertain`` is true if
+    one of the speedups is uncertain.
     """
 
     fast: dict[str, int]
@@ -98,7 +99,7 @@ class Point(Struct, frozen=True):
     """The benchmark's progress after ``minutes`` per problem.
 
     ``geomean`` is the mean speedup over eager; problems without a correct kernel count as 1. ``fast_1`` is the number
-    of problems whose whole interval is above 1.
+    of problems whose whole speedup interval is above 1.
     """
 
     minutes: float
@@ -111,8 +112,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` sums up the
     best kernels' speedups over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged``
-    counts the best kernels judged under these rules. The time axis of ``curve`` is each problem's own minutes. In a
-    session without turns, the axis is the session's minutes divided by the number of problems.
+    counts the best kernels judged under these rules. The time axis of ``curve`` counts each problem's own minutes. In a
+    session without turns, the axis counts the session's minutes divided by the number of problems.
     """
 
     session: str
@@ -222,7 +223,7 @@ def _report(state: SessionState, steps: Sequence[_Step], text: str) -> Report:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sort key that orders ``2_a`` before ``10_b``."""
+    """Return a sort key that orders ``2_a`` before ``10_b``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -235,7 +236,9 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(failure="the problem's minutes were too short for torch.compile" if too_slow else reason)
+        over["compile"] = Over(
+            failure="the problem's turns were too short to time torch.compile" if too_slow else reason
+        )
     over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
@@ -349,7 +352,9 @@ def _kernelbench(rows: Sequence[BenchRow]) -> Total:
 def _total(
     correct: int, speedups: Sequence[float], lows: Sequence[float], count: int, *, uncertain: bool = False
 ) -> Total:
-    """Sum up ``speedups``. ``lows`` are the figures that must exceed a mark. ``count`` is the number of problems."""
+    """Sum up ``speedups``. ``lows`` are the figures that must exceed a threshold. ``count`` is the number of
+    problems.
+    """
     fast = {f"{mark:g}": sum(low > mark for low in lows) for mark in MARKS if mark}
     return Total(
         fast={"0": correct, **fast},

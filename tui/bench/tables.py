@@ -12,13 +12,13 @@ from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
 NAMES = {"eager": "eager", "compile": "torch.compile"}
-"""Baseline names for tables. Tables show any other baseline under its name in the session."""
+"""Names of baselines in tables. Any other baseline keeps its name from the session."""
 
 RULES = (
     "fast_p is the share of all problems whose best kernel is correct, with a speedup interval entirely above p; "
-    "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
-    "interval of alternating pairs of calls. Over other baselines, the interval runs from (baseline p10 / kernel p90) "
-    "to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over eager x "
+    "fast_0 counts correct kernels. A refused problem counts as a failure. For a speedup over eager, the interval "
+    "is the 95% interval of alternating pairs of calls. For other speedups, the interval runs from (baseline p10 / "
+    "kernel p90) to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over eager x "
     "(torch.compile's time / eager's time right after it), and its interval uses the same factors. KernelBench's own "
     f"rules compute no interval. {MARK} marks an uncertain speedup."
 )
@@ -26,7 +26,7 @@ SOL_RULE = f"{ABOVE_SOL}."
 
 
 class Grid(Struct, frozen=True):
-    """A table of text. ``right`` names the columns with figures, which are aligned to the right."""
+    """A table of text. ``right`` names the columns with figures, which are right-aligned."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -38,7 +38,7 @@ def name_of(baseline: str) -> str:
 
 
 def facts(report: Report) -> list[str]:
-    """Return lines that describe the benchmark: device, version, tolerance, time and money."""
+    """Return lines that describe the benchmark: device, version, tolerance, time and cost."""
     minutes = report.minutes_per_problem
     unit = "minute" if minutes == 1 else "minutes"
     share = f", {minutes:g} {unit} for each problem" if minutes else ""
@@ -117,7 +117,7 @@ def with_interval(over: Over) -> str:
 
 
 def curve(report: Report) -> Grid:
-    """Return the curve over the minutes per problem.
+    """Return a table of the benchmark's progress over the minutes per problem.
 
     Between the first and the last row, the table omits rows that repeat the figures of the row above.
     """

@@ -12,7 +12,7 @@ Better = Literal["more", "less"]
 MOST = 4
 """Maximum number of columns. More columns would not fit into 80 characters."""
 NOTABLE = 1.1
-"""The monitor highlights a row if the ratio of its largest to its smallest figure reaches this value."""
+"""Minimum ratio of a row's largest to its smallest figure at which the monitor highlights the row."""
 
 
 class Cell(Struct, frozen=True):

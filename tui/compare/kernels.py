@@ -21,7 +21,7 @@ from tui.text.runoff_text import place_in_runoff
 from tui.text.sanitize import one_line
 
 ERROR_MARGIN = 2.0
-"""Errors within this factor count as equal, since they depend on the random inputs."""
+"""Factor within which errors count as equal, since errors depend on the random inputs."""
 CODE_DIGITS = 8
 
 Saying = Callable[[SessionState, VariantState], Cell]
@@ -225,8 +225,8 @@ def interval(verdict: Verdict | None) -> str | None:
 
 
 def _scaled(variant: VariantState, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, for figures that
-    fall when the speedup rises.
+    """Return a figure's cell with the speedup's relative interval. ``falls`` is true for a figure that falls when the
+    speedup rises, in which case the function inverts the interval.
     """
     verdict = variant.verdict
     if value is None or verdict is None or not (verdict.speedup and verdict.speedup_low and verdict.speedup_high):

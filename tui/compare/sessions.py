@@ -209,8 +209,8 @@ def _time(one: ProblemFigures | None) -> Cell:
 
 
 def _as_sure(one: ProblemFigures | None, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, for figures that
-    fall when the speedup rises.
+    """Return a figure's cell with the speedup's relative interval. ``falls`` is true for a figure that falls when the
+    speedup rises, in which case the function inverts the interval.
     """
     row = one.result if one is not None else None
     if row is None or value is None or not (row.speedup and row.speedup_low and row.speedup_high):

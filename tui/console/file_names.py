@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Struct)
 def in_own_words(text: str, name: str) -> str:
     """Replace the kernel's internal file name in ``text`` with ``name``.
 
-    Matches ``kernel.cu(3): error``, ``from kernel.cpp:1``, ``(kernel.py, line 4)`` and command lines.
+    The function matches ``kernel.cu(3): error``, ``from kernel.cpp:1``, ``(kernel.py, line 4)`` and command lines.
     """
     return re.sub(r"(?<![\w./-])kernel\.(?:cpp|cu|py)(?=[:(\",]| -o )", lambda found: name, text)
 

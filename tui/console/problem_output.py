@@ -16,7 +16,9 @@ _ENDS_S = 1.0
 
 @contextlib.contextmanager
 def printed(show: Callable[[str], None]) -> Iterator[int]:
-    """Yield a file descriptor to print to. Afterwards, ``show`` gets the last lines, each safe for a terminal."""
+    """Yield a file descriptor to print to. Afterwards, ``show`` gets the last lines printed, each safe for a
+    terminal.
+    """
     reading, writing = os.pipe()
     kept, count = bytearray(), 0
 

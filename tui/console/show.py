@@ -1,4 +1,4 @@
-"""Print ``kernel-tui show``: columns that fit a screen or, with ``--full``, everything."""
+"""Print the output of ``kernel-tui show``: columns that fit a screen or, with ``--full``, everything."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _field(label: str, value: str, *, whole: bool = False) -> None:
 
 
 def _gain_words(change: Change | None) -> str:
-    """Format a round's gain. A quotient of uncertain speedups says nothing about a gain."""
+    """Format a round's gain, or return "" if the gain is unknown or uncertain."""
     return "" if change is None or change.uncertain else change_words(change)
 
 

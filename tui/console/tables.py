@@ -114,7 +114,7 @@ def drop_columns(out: Console, table: Table, names: Sequence[str]) -> Table:
 
 
 def _least_width(table: Table) -> int:
-    """Return the width in cells at which the table is readable. A wrapping column needs at most ``_LEAST_PROSE``."""
+    """Return the width in cells at which the table is readable. A column that wraps needs at most ``_LEAST_PROSE``."""
     widest = (
         (column.no_wrap, max(cell_len(str(cell)) for cell in (column.header, *column.cells)))
         for column in table.columns

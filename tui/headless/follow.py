@@ -33,7 +33,9 @@ LIVENESS_S = 0.5
 
 
 class View(Protocol):
-    """How a headless search prints its progress. ``state`` has already applied the event that ``recorded`` gets."""
+    """How a headless search prints its progress. When ``recorded`` gets an event, ``state`` already includes that
+    event.
+    """
 
     def recorded(self, one: Recorded, state: SessionState) -> None: ...
 
@@ -47,8 +49,8 @@ class View(Protocol):
 def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> ExitCode:
     """Show the search until its engine ends, and return the exit code. Raises SessionError.
 
-    If ``stops_on_interrupt``, the first Ctrl-C or SIGTERM asks the engine to stop, and the second detaches. If not, the
-    first Ctrl-C or SIGTERM detaches. The function applies events up to ``skip_seq`` without showing them.
+    If ``stops_on_interrupt``, the first Ctrl-C or SIGTERM asks the engine to stop, and the second detaches. Otherwise,
+    the first Ctrl-C or SIGTERM detaches. The function applies events up to ``skip_seq`` without showing them.
     """
     state = SessionState()
     with SessionReader(paths) as reader, _interrupts() as interrupts:

@@ -110,7 +110,7 @@ class LiveTable:
 
 
 def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
-    """Return whether the line scrolls above the table: only new best kernels and repeated verdicts do."""
+    """Return whether the line scrolls above the table: only lines about new best kernels and repeated verdicts do."""
     if not isinstance(event, ev.VerdictGiven):
         return False
     return f", {BEST_SO_FAR}" in line or (not event.why and bool(state.variants[event.variant].earlier))

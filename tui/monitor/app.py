@@ -112,7 +112,7 @@ class MonitorApp(App[int]):
         self.history = History()
         self.monitor_screen = MonitorScreen(self.model, self)
         self.start_failure: SessionError | None = None
-        """Why the last engine start failed."""
+        """The reason why the last engine start failed, if it did."""
         self._start = start
         self._start_engine = start_engine
         self._starting: Task[Any] | None = None
@@ -120,7 +120,7 @@ class MonitorApp(App[int]):
         self._tasks: set[Task[None]] = set()
         self._feed = Feed(source, self._wake)
         self._damage: str | None = None
-        """Why the monitor could not apply an event. The monitor then skips all later events."""
+        """The reason why the monitor could not apply an event, if any. The monitor then skips all later events."""
         self._notified = False
         self._flushed_at = 0.0
         self.news = News(self.model)
@@ -142,7 +142,7 @@ class MonitorApp(App[int]):
         self._watch.start()
 
     def begin(self) -> None:
-        """Start following the session. The screen calls this method after its first paint, so as not to delay it."""
+        """Start following the session. The screen calls this method after its first paint, which it must not delay."""
         if not gc.isenabled():  # the command disabled it for a fast start
             gc.freeze()
             gc.enable()

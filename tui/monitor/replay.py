@@ -27,7 +27,7 @@ from tui.view.over_time.history import History, fold_all
 from tui.view.source import Link, Reading, Update, argument_of, limits_of
 
 MAX_GAP_S = 5.0
-"""Maximum gap between events, in seconds. The replay cuts longer gaps, such as a night between two engine runs."""
+"""Maximum gap between events, in seconds. The replay shortens longer gaps, such as a night between two engine runs."""
 SAID_GAP_S = 60.0
 """Minimum length of a cut that a notice mentions, in seconds."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
@@ -42,7 +42,7 @@ class Clock:
     def __init__(self, start: float, end: float, speed: float) -> None:
         self._lock = threading.Lock()
         self.sought = 0
-        """Number of calls of ``seek``."""
+        """Number of calls to ``seek``."""
         self._start, self._end = start, end
         self._at, self._since, self._speed, self._paused = start, time.monotonic(), speed, False
 
@@ -188,7 +188,7 @@ class ReplayApp(MonitorApp):
     BINDINGS: ClassVar = [
         Binding(action.keys, action.command, action.label, show=False, priority=True) for action in REPLAY_ACTIONS
     ]
-    """These bindings take priority over the panes' keys, except while the user types a filter."""
+    """Bindings that take priority over the panes' keys, except while the user types a filter."""
 
     def __init__(
         self, source: ReplaySource, *, settings: Settings | None = None, ascii_only: bool | None = None

@@ -21,10 +21,11 @@ WIDTH_IN = 10.6
 """Width of a figure. The page scales the figure to the width of the page's text."""
 FONT_PT = 9.5
 LOG_FROM = 6.0
-"""The axis is logarithmic if the largest speedup is at least this many times the smallest."""
+"""Minimum ratio of the largest to the smallest speedup at which the axis is logarithmic."""
 
 EAGER_BELOW = 4.0
-"""If all speedups exceed this value, the axis omits eager, so that differences between kernels stay visible."""
+"""Speedup that all kernels must exceed before the axis omits eager, so that differences between kernels stay
+visible."""
 
 
 class Group(NamedTuple):
@@ -163,7 +164,7 @@ def _speedups(axes: Axes, trajectory: Trajectory, xs: list[float], bests: list[f
 def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None:
     """Choose the range of the speedup axis.
 
-    The range includes torch.compile. It also includes eager, unless all speedups are much higher.
+    The range includes torch.compile and, unless all speedups are much higher, eager.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 

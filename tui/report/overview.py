@@ -1,4 +1,4 @@
-"""The report's summary: what was searched, where, how long, for how much, and each problem's result."""
+"""The report's summary: the problems, the machines, the search time, the cost, and each problem's result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tui.view.spend import count, money
 _SOL = "%_SOL"
 HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", _SOL,
         "correct")  # fmt: skip
-"""Columns of the results table, after the problem column. ``_`` is a space at which the name must not wrap."""
+"""Columns of the results table, after the problem column. ``_`` stands for a space at which the name must not wrap."""
 
 
 class ResultLine(Struct, frozen=True):

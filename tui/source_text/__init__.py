@@ -1,1 +1,1 @@
-"""Source text as data: colored spans and diffs. The monitor and the report show kernels with them."""
+"""Source text as data: colored spans and diffs. The monitor and the report use them to show kernels."""

@@ -166,7 +166,7 @@ def judged_again_words(variant: VariantState) -> str:
 def overtaken_words(former: VariantState | None, best: VariantState) -> str:
     """Say that ``best`` replaced ``former`` only because a repeated verdict lowered the speedup of ``former``.
 
-    Return "" if ``best`` is faster than every verdict on ``former``, or if ``former`` is no longer correct.
+    Return "" if no verdict on ``former`` has a higher speedup than ``best``, or if ``former`` is no longer correct.
     """
     if former is None or former.verdict is None or not 0.0 < (former.speedup or 0.0) < (best.speedup or 0.0):
         return ""

@@ -59,8 +59,8 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
 
 
 def former_verdict_words(former: VariantState | None, best: VariantState) -> str:
-    """Say that the verdict on the former best kernel is higher, as ``v7's verdict: 2.10x; the runoff decides``. Return
-    "" if that verdict is not higher.
+    """Say that the former best kernel's verdict has a higher speedup, as ``v7's verdict: 2.10x; the runoff decides``.
+    Return "" if that speedup is not higher.
     """
     if former is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
@@ -68,8 +68,8 @@ def former_verdict_words(former: VariantState | None, best: VariantState) -> str
 
 
 def above_low_end(former: VariantState | None, best: VariantState) -> str:
-    """Say why ``best`` replaced a kernel with a higher speedup without a runoff: of an uncertain speedup, only the low
-    end counts. Return "" if there is nothing to explain.
+    """Say why ``best`` replaced a kernel with a higher speedup without a runoff: for an uncertain speedup, only the
+    interval's low end counts. Return "" if there is nothing to explain.
     """
     if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
@@ -81,8 +81,8 @@ def above_low_end(former: VariantState | None, best: VariantState) -> str:
 
 
 def why_lower(state: SessionState, problem: ProblemState, before: str | None) -> str:
-    """Say why the best kernel replaced ``before`` although its verdict is lower, such as ``4.2% faster than v7 side by
-    side (v7's verdict: 2.10x; the runoff decides)``. Return "" if the best kernel's speedup is not lower.
+    """Say why the best kernel replaced ``before``, whose verdict has a higher speedup, such as ``4.2% faster than v7
+    side by side (v7's verdict: 2.10x; the runoff decides)``. Return "" if the best kernel's speedup is not lower.
     """
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None or not (against := former_verdict_words(former, best)):

@@ -11,7 +11,7 @@ import re
 MAX_LINE = 2_000
 """Maximum number of characters shown per line."""
 MAX_LINES = 10_000
-"""Maximum number of lines shown per text. Drawing this many lines is too fast to notice."""
+"""Maximum number of lines shown per text. Drawing this many lines takes no noticeable time."""
 MAX_TEXT = 4_000_000
 TAB = 4
 

@@ -12,9 +12,9 @@ from tui.text.sanitize import one_line
 
 _COMMAND_CHARS = 100
 _AGAIN_S = 60.0
-"""Minimum time between two lines, since searches can share a device for hours."""
+"""Minimum time between two lines about waits, since searches can share a device for hours."""
 _LONG_S = 5.0
-"""Minimum length of a wait that gets a line."""
+"""Minimum length of a wait that gets a line in the log."""
 
 
 class Awaited(Protocol):

@@ -100,7 +100,7 @@ def _outcome_words(model: Model) -> str:
     state = model.state
     if "solved" in state.outcomes().values():
         if model.source.paths.is_packed:
-            return "kernel-tui export SESSION --sources DIRECTORY writes the best kernels to files"
+            return "to write the best kernels to files: kernel-tui export SESSION --sources DIRECTORY"
         return "the best kernels are in the session's best/ directory"
     return "the search found no correct kernel" if state.nothing_correct else "every problem is pruned"
 

@@ -62,11 +62,11 @@ class Model(Struct):
     trouble: str | None = None
     opened: bool = False
     playing: Callable[[], str] | None = None
-    """Return a replay's position and speed as text."""
+    """Function that returns a replay's position and speed as text."""
     recorded_starts: int = 0
     """Number of engine starts in a replayed recording."""
     recorded_at: Callable[[float], float] | None = None
-    """Map a replay time to a recording time."""
+    """Function that maps a replay time to a recording time."""
     _ended_starts: int | None = None
     _ended_heard_at: float = 0.0
     """Number of engine starts, and the last heartbeat, when this monitor last saw that no engine was running."""

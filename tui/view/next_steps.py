@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 TOO_SHORT = "the rest is too short for another kernel"
-"""Why a search ends before its minutes are over."""
+"""Reason why a search ends before its minutes are used up."""
 
 
 def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> float | None:
@@ -184,7 +184,7 @@ _USED_UP: dict[str, Callable[[SessionPaths, SessionState, float], _UsedUp | None
     "tokens": _too_few_tokens,
     "calls": _too_few_calls,
 }
-"""A function per limit of ``ChangeBudget``. It returns what the search has used, or None if a new limit leaves work."""
+"""Functions by limit of ``ChangeBudget``. Each returns what the search has used, or None if a new limit leaves work."""
 
 
 def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:

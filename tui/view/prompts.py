@@ -12,7 +12,7 @@ from engine.session.store import SessionPaths
 from tui.view.source import argument_of
 
 _LONG_S = 5.0
-"""Seconds that a prompt must wait before it gets a line."""
+"""Seconds that a prompt must wait before a line reports it."""
 
 
 def unanswered(state: SessionState, directory: Path | None) -> list[CallState]:

@@ -27,7 +27,7 @@ ONE_PERCENT = log(1.01)
 class Share(Struct, frozen=True):
     """The cost and gain of a model, problem, round or idea.
 
-    ``gain`` adds up the logarithms of the speedups gained on ``problems`` problems.
+    ``gain`` is the sum of the logarithms of the speedups gained, over ``problems`` problems.
     """
 
     name: str

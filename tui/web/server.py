@@ -1,7 +1,7 @@
 """Serve the monitor of a session to browsers. Each page runs its own monitor (``tui.web.viewer``).
 
-textual-serve carries the terminal over a websocket. This module adds protection on a shared machine. The server listens
-on 127.0.0.1 only, and each request needs a token. A page of another site cannot open the websocket.
+textual-serve carries the terminal over a websocket. This module protects the monitor on a shared machine. The server
+listens on 127.0.0.1 only, and each request needs a token. A page of another site cannot open the websocket.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
     Args:
         paths: The session.
         writable: Whether viewers may steer the search.
-        public_url: The address that browsers use, if a proxy stands before the server.
+        public_url: The address that browsers use, if the server is behind a proxy.
         token: The secret in the address. By default, the server creates a new secret.
     """
 

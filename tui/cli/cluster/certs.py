@@ -17,9 +17,10 @@ from tui.console.echo import echo
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Create a CA and the certificates of all roles.
 
-    Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY already has a CA, the
-    command renews the other certificates. Without --host, the hosts stay the same. Whoever holds a certificate can run
-    code on the workers, so copy the files over SSH. The CA's key, ca-key.pem, stays on this machine.
+    With --host, give the name or IP address by which workers and engines reach the scheduler. If DIRECTORY already has
+    a CA, the command renews the other certificates. Without --host, renewed certificates list the same hosts as before.
+    Anyone who holds a certificate can run code on the workers, so copy the files over SSH. The CA's key, ca-key.pem,
+    stays on this machine.
     """
     from engine.cluster.certificates import create
 

@@ -22,7 +22,7 @@ def certificates_option(command: F) -> F:
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("certs"),
         show_default=True,
-        help="Directory that kernel-tui cluster certs wrote.",
+        help="Directory that 'kernel-tui cluster certs' wrote.",
     )(command)
 
 

@@ -17,7 +17,10 @@ from tui.console.echo import echo
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="The scheduler's address, such as tls://gpu1:8786.")
 @certificates_option
 @click.option(
-    "--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or indices such as 0,2."
+    "--gpus",
+    default="all",
+    metavar="LIST",
+    help="GPUs that judge kernels: all, none (the CPU judges), or indices such as 0,2.",
 )
 @click.option(
     "--builders", type=Integer(1, 1024), help="Maximum number of parallel builds.  [default: one per two cores]"
@@ -27,8 +30,8 @@ from tui.console.echo import echo
 def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:
     """Let this host judge kernels for searches on other hosts.
 
-    Starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs a compiler.
-    Workers may join and leave while a search runs. Ctrl-C leaves.
+    The command starts one worker process per GPU, or one for the CPU. This host also builds the kernels, so it needs a
+    compiler. Workers may join and leave while a search runs. Ctrl-C disconnects this host.
     """
     from pydantic_core import PydanticCustomError
 

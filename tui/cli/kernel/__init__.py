@@ -1,1 +1,1 @@
-"""Commands on one kernel: eval, compare, build, sass, profile."""
+"""Commands for individual kernels: eval, compare, build, sass, profile."""

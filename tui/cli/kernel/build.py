@@ -38,7 +38,8 @@ def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_
     source, language = read_kernel(kernel), language_of(kernel)
     if language in MODULES:
         raise Failure(
-            f"{kernel}: build compiles no .py kernels; judge it with: kernel-tui eval {kernel} --problem {problem}",
+            f"{kernel}: this command does not compile .py kernels; to judge the kernel: "
+            f"kernel-tui eval {kernel} --problem {problem}",
             ExitCode.USAGE,
         )
     no_arch_for_cpp(kernel, language, arch)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.session.records.other_sizes import AtSizes
     from engine.session.records.verdict import Standing, Verdict
 
-PEAKS_OF_THIS_RUN = "SOL: uses the device's peaks as measured now; a search measures them once, so its % SOL can differ"
+PEAKS_OF_THIS_RUN = "SOL: from the device's peaks as measured now; a search measures them once, so its % SOL can differ"
 """Footnote for the SOL."""
 AUTO = "auto"
 """The value of ``--shapes`` for sizes that the engine chooses."""
@@ -55,10 +55,10 @@ def evaluate(
     KERNEL is a .cpp, .cu or .py file. For a file in a session's best/, the defaults are the session's problem and
     [evaluation] settings.
 
-    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one process.
+    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. With --quick, it uses one process.
 
-    --shapes also builds and judges the kernel at other sizes. --shapes auto chooses three sizes: smaller, odd and
-    larger.
+    With --shapes, the command also builds and judges the kernel at other sizes. With --shapes auto, the command chooses
+    three sizes: smaller, odd and larger.
 
     Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct, or does not
     compile.
@@ -116,7 +116,7 @@ def _wanted_sizes(shapes: tuple[str, ...], file: ProblemFile) -> list[dict[str, 
 async def _judge_at(
     evaluator: Evaluator, spec: ProblemSpec, wanted: list[dict[str, int]], auto: bool, language: Language, source: str
 ) -> list[AtSizes]:
-    """Judge the kernel at the ``wanted`` sizes and, if ``auto``, at derived sizes. Raises Failure."""
+    """Judge the kernel at the ``wanted`` sizes and, if ``auto`` is true, at derived sizes too. Raises Failure."""
     from engine.evaluation.at_sizes import judge_at_sizes
     from engine.problem.resize import NoOtherSizes, other_sizes, resize
     from engine.problem.sizes import SizeError

@@ -58,7 +58,7 @@ def evaluation_config(config_path: Path | None, device: str | None, *kernels: Pa
 
 
 def _stages_of(name: str, work: Working, processes: int) -> Callable[[Stage], None]:
-    """Return a callback that reports each stage. ``processes`` processes time the kernel, one after another."""
+    """Return a callback that reports each stage. ``processes`` is the number of timing processes."""
     words: dict[Stage, str] = {"waiting": "waiting for the device", "timing": "timing against PyTorch"}
     checked = 0
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def profile(what: str, variant: str | None, problem: str | None, trust: bool, root: Path, as_json: bool) -> None:
     """Profile a CUDA or Triton kernel with hardware counters.
 
-    Runs Nsight Compute (ncu) on this machine's first GPU.
+    The command runs Nsight Compute (ncu) on this machine's first GPU.
 
     \b
     kernel-tui profile SESSION VARIANT

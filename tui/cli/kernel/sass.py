@@ -61,7 +61,7 @@ def sass(
     kernel-tui sass SESSION VARIANT
     kernel-tui sass KERNEL --problem P [--arch sm_90a]
 
-    Prints SASS or PTX for a .cu kernel, and x86 for a .cpp kernel. Needs no GPU.
+    The command prints SASS or PTX for a .cu kernel, and x86 for a .cpp kernel. Needs no GPU.
     """
     from engine.evaluation.inspect.machine_code import DoesNotBuild, machine_code
     from engine.system.tool_paths import NoTool

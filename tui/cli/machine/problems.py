@@ -34,9 +34,10 @@ def problems(
 ) -> None:
     """List problems and the proposers that support each.
 
-    The names shown work in a config and with --problem. PATHS are files, globs, directories or builtin:NAME. Without
-    PATHS, list the problems of --config, or the built-in problems. Without --config, the only proposer is the playbook,
-    which writes kernels from templates, without a language model. Exit code 2: none of the problems can be searched.
+    You can use the listed names in a config and with --problem. PATHS are files, globs, directories or builtin:NAME.
+    Without PATHS, list the problems of the --config file or, without --config, the built-in problems. Without --config,
+    the only proposer is the playbook, which writes kernels from templates, without a language model. Exit code 2: none
+    of the problems can be searched.
     """
     from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of
     from engine.problem.spec import ProblemSpec

@@ -123,9 +123,9 @@ def export(
     kernel-tui export SESSION --best PROBLEM
     kernel-tui export KERNEL --problem P
 
-    VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package and --standalone, the
-    output of a kernel is a KernelBench solution. If the output's name ends in .cpp or .cu, the output is the kernel's
-    source. FILE "-" is standard output.
+    VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package or --standalone, the
+    command exports a kernel as a KernelBench solution. If the output's name ends in .cpp or .cu, the output is the
+    kernel's source. FILE "-" is standard output.
     """
     given = {
         "VARIANT": variants,

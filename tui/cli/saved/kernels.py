@@ -15,9 +15,9 @@ from tui.console.echo import echo
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("--problem", help="Only problems whose name contains this text.")
-@click.option("--device", help="Only kernels judged on a device whose name contains this text.")
-@language_option("Only kernels in this language.")
+@click.option("--problem", help="List only kernels of problems whose name contains this text.")
+@click.option("--device", help="List only kernels judged on a device whose name contains this text.")
+@language_option("List only kernels in this language.")
 @click.option(
     "--sessions",
     "named",
@@ -41,8 +41,9 @@ def kernels(
     """Search the correct kernels in all sessions.
 
     A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the best kernels. If there are more kernels than --limit, each problem has an equal share.
-    Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show SESSION KERNEL
+    the list starts with the best kernels. If more kernels match than --limit allows, each problem gets an equal share
+    of the list. Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show SESSION
+    KERNEL
     """
     from engine.session.library import fair_choice, matching, newest_first, read_library, session_directories
     from engine.system.globbing import TooWide

@@ -31,7 +31,7 @@ def report(session: str, output: str | None, force: bool, root: Path) -> None:
     """Write a report of a search as one HTML file.
 
     The file shows results, charts, every idea and kernel, and prompts and replies. For each best kernel, it shows the
-    lineage, evidence, diff and source. The file needs no network and no scripts, so you can mail it or print it. FILE
+    lineage, evidence, diff and source. The file needs no network and no scripts, so you can email or print it. FILE
     "-" is standard output.
 
     The charts need the extra "report": pip install '.[report]' in a checkout.

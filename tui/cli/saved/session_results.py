@@ -29,7 +29,7 @@ def liveness_of(reader: SessionReader, state: SessionState) -> Liveness:
 
 
 def session_results(reader: SessionReader, state: SessionState) -> SessionResults:
-    """Compute the results at this moment. ``state`` has applied the reader's events."""
+    """Compute the results as of now. ``state`` must already include the reader's events."""
     live = liveness_of(reader, state)
     created = limits_of(reader.paths)
     engine = state.engine

@@ -1,1 +1,1 @@
-"""Commands that show a search, and start or resume it first: run, resume, attach, replay."""
+"""Commands that start, resume, show or replay a search: run, resume, bench, attach, serve, replay."""

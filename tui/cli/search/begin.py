@@ -52,8 +52,9 @@ def begin_run(
 ) -> Beginning:
     """Create a session for a configuration, or return the configuration's running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask``, the
-    function asks the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and Failure.
+    ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask`` is
+    true, the function may ask the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and
+    Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -110,7 +111,7 @@ def say_renamed_keys(path: Path) -> None:
 def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     """Report what has changed in the configuration since the running session started.
 
-    If ``asks``, ask the user whether to attach anyway. Return whether to attach.
+    If ``asks`` is true, ask the user whether to attach anyway. Return whether to attach.
     """
     if not (changed := _changes(config, paths)):
         return True
@@ -127,7 +128,7 @@ def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
 def _prefers_earlier(question: str, enter: str) -> bool:
     """Ask whether to use the earlier session. Enter means yes, because the user may have overlooked that session.
 
-    ``enter`` is the verb for what Enter does.
+    ``enter`` is the verb phrase that says what the Enter key does.
     """
     return click.confirm(f"{question} Enter {enter}; n starts a new session.", default=True, err=True)
 
@@ -287,7 +288,7 @@ def _sessions_of(config: Config) -> list[SessionPaths]:
 
 
 def _others_interrupted(older: Sequence[SessionPaths], config: Config) -> str:
-    """Say how many of the ``older`` sessions' engines died, and how to list these sessions; "" if none died."""
+    """Return how many of the ``older`` sessions' engines died and how to list these sessions, or "" if none died."""
     living = [engine_liveness(paths) for paths in older]
     died = sum(one.pid is not None and one.exit_code is None and not one.running for one in living)
     if not died:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.session.store import SessionPaths
 
 ROUNDS = 1000
-"""Rounds per problem without --config. The number is so high that it ends no search before the minutes do."""
+"""Rounds per problem without --config. The number is so high that the minutes run out first in every search."""
 DEFAULT_CONFIG = f"""\
 [search]
 rounds = {ROUNDS}
@@ -37,7 +37,7 @@ rounds = {ROUNDS}
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="Config with models, search and evaluation settings. The benchmark ignores its problems and minutes.",
+    help="Config with models, search and evaluation settings. The benchmark ignores the config's problems and minutes.",
 )
 @click.option("--device", help="One or more devices, separated by commas, such as cpu or cuda:0.")
 @click.option("--name", help="The session's name.  [default: bench, or the name in --config]")
@@ -72,9 +72,9 @@ def bench(
 
     fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 
-    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
-    does not need go to problems that can still gain. At the end, the command writes report.json, report.md and
-    report.html.
+    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. If a problem does not
+    need all of its minutes, the search gives the rest to problems that can still improve. At the end, the command
+    writes report.json, report.md and report.html.
 
     If the search was interrupted or killed, the same command continues it. If the search is complete, the same command
     only writes the report.
@@ -92,7 +92,7 @@ def bench(
     }
     if (stored := report or resume) is not None:
         if given := [key for key, value in own.items() if value] or (["--resume"] if report and resume else []):
-            raise click.UsageError(f"{'--report' if report else '--resume'} excludes {given[0]}")
+            raise click.UsageError(f"{'--report' if report else '--resume'} and {given[0]} exclude each other")
         paths = find(root, stored)
         if report is not None:
             return _write(paths, output)
@@ -160,7 +160,7 @@ def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
 
 
 def _same(config: Config, root: Path) -> SessionPaths | None:
-    """Return the newest session of the same benchmark, if there is one. Its problem files may have moved."""
+    """Return the newest session of the same benchmark, even if its problem files have moved, or None."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
     from engine.session.store import SessionPaths, is_bundled
@@ -201,7 +201,7 @@ def _are_moved(paths: SessionPaths, stored: Config, config: Config) -> bool:
 
 
 def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json: bool) -> int:
-    """Search until the benchmark is complete, or only write the report if it is complete already."""
+    """Search until the benchmark is complete. If the benchmark is already complete, only write the report."""
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader, engine_liveness
 
@@ -243,7 +243,7 @@ _DROPPED_OF_TOTALS = ("problems", "median", "fast_1.5", "geomean")
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
     """Write the report's files. Unless ``quiet``, print the files' paths and the totals.
 
-    Without ``output``, a packed or bundled session stays unchanged, so the function only prints the totals. Raises
+    For a packed or bundled session without ``output``, the function writes no files and only prints the totals. Raises
     SessionError, Failure.
     """
     from engine.session.store import is_bundled

@@ -18,7 +18,7 @@ from tui.console.echo import echo
 @click.argument("session")
 @sessions_option
 @click.option("--port", default=0, type=Integer(0, 65535), help="Port on this machine.  [default: a free port]")
-@click.option("--writable", is_flag=True, help="Let viewers steer the search. Without it, viewers only watch.")
+@click.option("--writable", is_flag=True, help="Let viewers steer the search. By default, viewers only watch.")
 @click.option("--public-url", default="", metavar="URL", help="Public URL of the server behind a TLS proxy.")
 def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
     """Show the monitor of a session in a browser.

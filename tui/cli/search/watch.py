@@ -20,8 +20,8 @@ class Beginning(NamedTuple):
     """A session that is ready to show.
 
     ``starts`` is true if the command must start an engine. ``seq`` is the number of the last recorded event.
-    ``stays_paused`` is true if the search was paused before its engine was interrupted. A new engine then keeps it
-    paused.
+    ``stays_paused`` is true if the search was paused before its engine was interrupted. A new engine then keeps the
+    search paused.
     """
 
     directory: Path
@@ -101,7 +101,7 @@ def _say_where(paths: SessionPaths, starts: bool, *, new: bool) -> None:
 
 
 def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:
-    """Ask the engine to stop when only replies by hand are missing."""
+    """If ``wanted``, ask the engine to stop once the search waits only for replies by hand."""
     from engine.session.records.requests import Stop
     from engine.session.store import send_request
 

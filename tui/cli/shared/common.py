@@ -107,7 +107,7 @@ def sessions_option(command: F) -> F:
 
 
 def sessions_root(ctx: click.Context | None) -> Path:
-    """Return the directory of the sessions: the command's ``--sessions``, the environment's, or the default."""
+    """Return the sessions directory from ``--sessions``, the environment variable, or the default."""
     given = ctx.params.get("root") if ctx is not None else None
     return Path(given or os.environ.get(SESSIONS_VARIABLE) or SESSIONS)
 

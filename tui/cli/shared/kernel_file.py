@@ -22,7 +22,7 @@ def read_kernel(path: Path) -> str:
 
 
 _EXPORTED = re.compile(r"# A KernelBench solution for .*, exported by kernel-tui\.\n((?:# .*\n)*)")
-"""The header of an exported solution."""
+"""Pattern of the header of an exported solution."""
 _SESSION = re.compile(r"^# Kernel \S+ of session (.+?)(?:: speedup |; verdict: |\.$)", re.MULTILINE)
 _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 

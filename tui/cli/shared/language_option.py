@@ -14,7 +14,7 @@ _STORED: dict[str, Language] = {name: stored for stored, name in LANGUAGE_NAMES.
 
 
 class _LanguageChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no type argument
-    """The type of ``--language``. Accepts the file suffixes ``cu`` and ``py`` too, as earlier versions did."""
+    """The type of ``--language``. For compatibility, it also accepts the file suffixes ``cu`` and ``py``."""
 
     def __init__(self) -> None:
         super().__init__(list(_STORED))
@@ -26,7 +26,7 @@ class _LanguageChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has 
 
 
 class _OptionWithOldName(click.Option):
-    """An option with a current and an old name. Help shows only the current name."""
+    """An option with a current and an old name. ``--help`` shows only the current name."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         names, self.opts = self.opts, self.opts[:1]

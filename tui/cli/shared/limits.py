@@ -17,7 +17,7 @@ MOST = 10**12
 
 
 class Count(Integer):
-    """An option type for integers from 1 to ``MOST``, an upper bound that help need not mention."""
+    """An option type for integers from 1 to ``MOST``, an upper bound that ``--help`` need not mention."""
 
     def __init__(self) -> None:
         super().__init__(min=1)

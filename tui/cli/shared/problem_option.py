@@ -91,9 +91,9 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
-    """Return a description of the kernel's session, and its problems. A kernel's session contains the file, or the
-    file's header names the session. If there is no such session, use the newest session. If no session is readable,
-    return ("", []).
+    """Return a description of the kernel's session, and its problems. The kernel's session is the session that contains
+    the file, or that the file's header names. If there is no such session, use the newest session. If no session is
+    readable, return ("", []).
     """
     root, files = sessions_root(ctx), _files(ctx)
     around = [above for file in files for above in file.absolute().parents if (above / "session.db").is_file()]

@@ -17,7 +17,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @request_options
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--problem", help=f"{PROBLEM_HELP[:-1]}, or the problem of --idea or --parent]")
-@click.option("--parent", help="Kernel that you started from.")
+@click.option("--parent", help="Parent: the kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
 @click.option("--text", default="seeded by hand", show_default=True, help="Description of the idea behind the kernel.")

@@ -44,7 +44,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
         if isinstance(command, ChangeBudget) and (reason := too_low_limit(paths, state, command)) is not None:
             raise Failure(f"{paths.name}: no engine is running, and {reason}")
         raise Failure(
-            f"{paths.name}: no engine is running to handle this request. Resume it "
+            f"{paths.name}: no engine is running to handle this request. Resume the session "
             + _resumed_by(session, command, option_to_resume(paths, state))
         )
     number = send_request(paths, command, f"{getpass.getuser()} (command line)")

@@ -1,4 +1,4 @@
-"""The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as its key.
+"""The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as pressing its key.
 
 A notice replaces the hints for some seconds, and so covers no pane. The hint for help stays.
 """
@@ -25,7 +25,7 @@ Severity = Literal["information", "warning", "error"]
 MOST_LINES, MOST_LINES_SHORT = 4, 2
 """Maximum number of lines for a notice, on a tall and on a short terminal."""
 READ_S = 1.0
-"""A key press dismisses a notice that is at least this many seconds old."""
+"""Minimum age in seconds at which a key press dismisses a notice."""
 DETAIL = ("tab(1)", "diff", "filter", "calls", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 ALWAYS = ("help", "detach")
 HELP_COMMAND = next(action.command for action in ACTIONS if action.name == "help")
@@ -66,9 +66,9 @@ ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "
 class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
-    ``focus`` is the kind of pane that has the focus. ``/`` searches a "text" pane. ``searched``: that pane has an
-    active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``: a request would
-    reach an engine. ``resumable``: this monitor may start an engine.
+    ``focus`` is the kind of pane that has the focus. In a "text" pane, ``/`` searches the text. ``searched``: that pane
+    has an active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``: a request
+    would reach an engine. ``resumable``: this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "problems", "pane"] = "tree"

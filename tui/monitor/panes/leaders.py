@@ -20,7 +20,7 @@ from tui.view.results import is_for_searched_sizes_only
 
 PLACES = 10
 FEW = 5
-"""Number of kernels listed per problem before their notes get room."""
+"""Minimum number of kernels listed per problem before their notes also get lines."""
 WORDS_AT = 6
 """Indent of a kernel's note under its figures."""
 
@@ -47,7 +47,7 @@ class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
         "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
-        "kernel's speedup is uncertain, the fastest tied kernel with a certain speedup is the best (the star). If a "
+        "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. If a "
         "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff. Other kernels have the "
         "figures of their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
         f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
@@ -84,8 +84,8 @@ def leader_lines(
 ) -> list[Strip]:
     """Return a problem's leaders with their notes.
 
-    ``room`` is the number of lines. If it is large, kernels get half of the lines, and their notes the other half.
-    ``headed`` adds a line with column names.
+    ``room`` is the number of lines. If ``room`` is large, kernels get half of the lines, and their notes the other
+    half. ``headed`` adds a line with column names.
     """
     leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}

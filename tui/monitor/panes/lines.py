@@ -31,7 +31,8 @@ def line(*parts: Part) -> Strip:
 
 EMPTY = Strip([])
 AFTER_MATCH = 4
-"""The pane scrolls to a match beyond the right edge until 1 / AFTER_MATCH of the pane's width follows the match."""
+"""Divisor of the pane's width: a sideways scroll to a match leaves up to 1 / ``AFTER_MATCH`` of the width after the
+match."""
 
 
 class LineWidget(ScrollView, inherit_bindings=False):

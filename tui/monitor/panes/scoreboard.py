@@ -48,8 +48,8 @@ class Scoreboard(LinesView):
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
-        "round, which later runoffs, verdicts and prunes change. Up and down go to another problem, in the tree too; "
-        "the keys i and a seed an idea or a kernel for that problem."
+        "round, which later runoffs, verdicts and prunes change. Up and down select another problem, also in the "
+        "tree. Press 'i' to seed an idea for that problem, or 'a' to seed a kernel."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "up", show=False),

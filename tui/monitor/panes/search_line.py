@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from tui.monitor.panes.lines import LinesView
 
-PLACEHOLDER = "search this pane; enter: keep it, n/N: next/previous; esc: drop it"
+PLACEHOLDER = "search; enter: keep search (n/N: next/previous match); esc: drop search"
 
 
 class SearchBar(Input):

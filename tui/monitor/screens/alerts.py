@@ -28,7 +28,9 @@ TRIAL = "kernel-tui: this is a test alert"
 
 
 class AlertsScreen(ModalScreen[Settings | None]):
-    """A dialog that returns the chosen settings, or None if the user cancels. ``ring`` sends a test to the terminal."""
+    """A dialog that returns the chosen settings, or None if the user cancels. ``ring`` sends a test alert to the
+    terminal.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel", show=False),

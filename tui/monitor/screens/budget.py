@@ -29,7 +29,9 @@ _FRACTIONS = ("minutes", "dollars")
 
 
 class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
-    """A dialog for the limits of the whole search. ctrl+n switches to a model's, then to a problem's limits."""
+    """A dialog for the limits of the whole search. The key ctrl+n switches to each model's limits, then to the limits
+    per problem.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel", show=False),
@@ -67,7 +69,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
                     yield Static(label + spent.get(name, ""), markup=False)
                     yield Input(shown, placeholder="no limit", id=name, compact=True)
             turn = "ctrl+n: limits per model and per problem\n" if self._shares else ""
-            yield Static(f"{turn}tab: next field    enter: change    esc: cancel", markup=False)
+            yield Static(f"{turn}tab: next field    enter: change limits    esc: cancel", markup=False)
             yield Static("", markup=False, id="problem")
 
     @property

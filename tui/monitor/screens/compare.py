@@ -1,4 +1,4 @@
-"""Compare kernels or sessions in columns. For kernels, also show the diff of two of them."""
+"""Compare kernels or sessions in columns. For kernels, also show the diff between two of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIFF_LEAST = 80
 STACKED_LEAST = 32
 """Minimum screen height for the table with the diff below."""
 TALL = 50
-"""Minimum screen height for giving long texts twice the lines."""
+"""Minimum screen height for giving long texts twice as many lines."""
 
 Keys = tuple[tuple[str, str], ...]
 

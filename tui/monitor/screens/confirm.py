@@ -1,4 +1,5 @@
-"""Small dialogs: a yes-or-no question, and a notice. The first line asks or states; the other lines explain."""
+"""Small dialogs: a yes-or-no question, and a notice. The first line contains the question or the statement, and the
+other lines explain it."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self.set_interval(AGAIN_S, self._show)
 
     def lines(self) -> tuple[str, ...]:
-        """Return the lines of the question, without characters that a terminal acts on."""
+        """Return the lines of the question, without characters that a terminal would interpret."""
         return tuple(clean_line(one, 300) for one in self._question())
 
     def _show(self) -> None:

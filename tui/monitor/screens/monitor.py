@@ -67,7 +67,7 @@ class MonitorScreen(Screen[None]):
         self.following = False
         self.held = False
         self._before_filter: str | None = None
-        """The selected node when the user started to filter."""
+        """The node that was selected when the user started to filter."""
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)
@@ -467,7 +467,7 @@ class MonitorScreen(Screen[None]):
         self.tree_view.show_cursor()
 
     async def action_steer(self, name: str) -> None:
-        """Run the method of ``Steering`` that is named like the action."""
+        """Run the method of ``Steering`` that has the action's name."""
         done = getattr(self.steering, name)()
         if inspect.isawaitable(done):
             await done

@@ -73,9 +73,9 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
     ) -> None:
         """Create the dialog.
 
-        The idea starts from the kernel ``on``, or from the reference if ``on`` is None. ``catalogue`` is the kernel's
-        transformations, or a function that finds them while the dialog is open. ``may_be_read``: whether the session
-        may have a model that reads prose.
+        The idea starts from the kernel ``on``, or from the reference if ``on`` is None. ``catalogue`` contains the
+        kernel's transformations, or is a function that finds them while the dialog is open. ``may_be_read``: whether
+        the session may have a model that reads prose.
         """
         super().__init__()
         self._problem, self._on, self._may_be_read = problem, on, may_be_read

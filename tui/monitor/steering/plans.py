@@ -247,7 +247,7 @@ class History(Struct):
         self._steps = [*kept, step] if step is not None else kept
 
     def unanswered(self, plan: Plan) -> None:
-        """Record that no engine received the plan's request, or that the engine ended before an answer."""
+        """Record that no engine received the plan's request, or that the engine ended before answering."""
         if plan.step is not None:
             plan.step.in_flight = False
 

@@ -46,13 +46,13 @@ def _has_playbook(model: Model) -> bool:
 
 
 def may_read_prose(model: Model) -> bool:
-    """Return whether the session may have a model that reads prose. The answer needs no import."""
+    """Return whether the session may have a model that reads prose. The check needs no slow import."""
     models = _models_of(model)
     return not models or any(provider != "playbook" for provider, _ in models)
 
 
 class Catalogue(Struct, frozen=True):
-    """The transformations that give a new kernel from a given kernel, and the names of all other transformations.
+    """The transformations that turn a given kernel into a new kernel, and the names of all other transformations.
 
     ``early`` is true if the given kernel has no verdict yet, so that no transformation is known. ``readers`` names the
     session's models that read prose.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JUDGE = "judge a new kernel"
-"""What a request with a kernel asks the engine to do."""
+"""Description of what a request with a kernel asks the engine to do."""
 
 
 class Selection(Protocol):
@@ -55,7 +55,7 @@ class Selection(Protocol):
 
 
 class Steering:
-    """One method for each steering key, named like its action."""
+    """The steering keys' methods, each named after its action."""
 
     def __init__(self, selection: Selection, host: Host) -> None:
         self._here = selection
@@ -204,7 +204,7 @@ class Steering:
             self._submit(problem, subject.language, edited, f"edit of {subject.id}", subject.id)
 
     def write_for(self, idea: IdeaState) -> None:
-        """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
+        """Let the user write a kernel for an idea. If the user saves nothing, the idea still needs one."""
         problem = self._state.problems[idea.problem]
         language = language_for(problem, idea)
         name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language)
@@ -286,7 +286,8 @@ class Steering:
     def _ask(self, make: Callable[[], Plan], doing: str, *, asks_again: bool = False) -> None:
         """Make a plan, ask for confirmation if necessary, and send the plan's request.
 
-        ``asks_again``: the dialog makes a new plan every second, so that the counts stay true while the search goes on.
+        ``asks_again``: the dialog makes a new plan every second, so that the counts stay current while the search
+        continues.
         """
         if not self._may_steer(doing):
             return

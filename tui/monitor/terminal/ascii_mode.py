@@ -17,7 +17,7 @@ _TWINS = str.maketrans(
         "×": "x",
     }
 )
-"""Each replacement is one cell wide, like the character that it replaces."""
+"""ASCII replacements, each one cell wide like the character that it replaces."""
 
 
 class PlainCharacters(LineFilter):

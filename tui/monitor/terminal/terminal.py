@@ -23,8 +23,8 @@ ORPHAN_POLL_S = 0.5
 HARD_EXIT_S = 2.0
 MAX_CLIPBOARD = 1 << 20
 CLEAR_SEQUENCE = "\x1b[?1049h\x1b[?25l\x1b[r\x1b(B\x1b[0m\x1b[2J"
-"""Select the alternate screen, hide the cursor, and clear the screen after resetting the scroll region, the character
-set and the style."""
+"""Escape sequence that selects the alternate screen, hides the cursor, resets the scroll region, the character set and
+the style, and clears the screen."""
 PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
 
 

@@ -88,7 +88,7 @@ ANSI_LIGHT = ("green", "red", "magenta", "cyan", "blue", "bright_black")
 
 
 def from_theme(variables: Mapping[str, str], *, ansi: bool, dark: bool = True) -> Palette:
-    """Return styles in a theme's colors, or in the terminal's own colors if ``ansi``.
+    """Return styles in a theme's colors, or in the terminal's own colors if ``ansi`` is true.
 
     ``variables`` come from ``App.get_css_variables``.
     """

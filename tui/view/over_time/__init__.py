@@ -1,1 +1,1 @@
-"""What a search did over time: bests and spending, what its devices did, and how far it has come."""
+"""A search over time: its best kernels, its spending, its devices' work, and its progress."""

@@ -1,4 +1,4 @@
-"""How a search went over time: each problem's verdicts and new best kernels, the spending, and the devices' work."""
+"""A search's history: each problem's verdicts and new best kernels, the spending, and the devices' work."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from engine.session.state.session_state import SessionState
 BINS = 256
 """Maximum number of bins. When a search needs more bins, pairs of bins merge, so that memory stays constant."""
 FIRST_BIN_S = 0.5
-"""Length of a bin at first, in seconds of search time."""
+"""Initial length of a bin, in seconds of search time."""
 MOST_WAITING = 1 << 17
 """Maximum number of waiting steps, which bounds their memory to 10 MB. A session of 20,000 kernels has fewer steps."""
 _WORKS = {"timing": 0, "checking": 1, "building": 2}
@@ -37,7 +37,7 @@ class Shares(NamedTuple):
 
 
 class _Step(Struct, frozen=True, gc=False):
-    """A kernel's work changed at ``time`` (Unix seconds).
+    """A change of a kernel's work at ``time`` (Unix seconds).
 
     Kinds of work are indices of ``Shares``. None stands for work that occupies no device.
     """
@@ -48,7 +48,7 @@ class _Step(Struct, frozen=True, gc=False):
 
 
 class _Measured(Struct, frozen=True, gc=False):
-    """A measurement on one device ended at ``time`` (Unix seconds), after ``seconds``."""
+    """A measurement on one device that took ``seconds`` and ended at ``time`` (Unix seconds)."""
 
     time: float
     seconds: float
@@ -86,7 +86,7 @@ class Occupancy(Struct):
     _waiting: list[_Step | _Measured | _Changed] = field(default_factory=list)
 
     def note_stage(self, event: ev.VariantStage, time: float) -> None:
-        """Note that a kernel entered a stage at ``time`` (Unix seconds). Most events are of this kind."""
+        """Record that a kernel entered a stage at ``time`` (Unix seconds). Most events are of this kind."""
         at_work, variant, after = self._at_work, event.variant, _WORKS.get(event.stage)
         if (before := at_work.get(variant)) != after:
             self._waiting.append(_Step(time, before, after))
@@ -96,18 +96,18 @@ class Occupancy(Struct):
                 del at_work[variant]
 
     def note_end(self, variant: str, time: float) -> None:
-        """Note that a kernel's evaluation ended at ``time`` (Unix seconds)."""
+        """Record that a kernel's evaluation ended at ``time`` (Unix seconds)."""
         if (before := self._at_work.pop(variant, None)) is not None:
             self._waiting.append(_Step(time, before, None))
         if len(self._waiting) >= MOST_WAITING:
             self._catch_up()
 
     def note_measurement(self, seconds: float, time: float) -> None:
-        """Note a measurement that took ``seconds`` and ended at ``time`` (Unix seconds)."""
+        """Record a measurement that took ``seconds`` and ended at ``time`` (Unix seconds)."""
         self._waiting.append(_Measured(time, seconds))
 
     def note_change(self, state: SessionState, event: ev.AnyEvent, time: float) -> None:
-        """Note an event of ``CHANGES`` at ``time`` (Unix seconds) that ``state`` has applied."""
+        """Record an event of ``CHANGES`` at ``time`` (Unix seconds) that ``state`` has applied."""
         seconds = state.elapsed_s(time)
         devices = max(1, sum(one not in state.gone for one in state.devices))
         if ends_work := isinstance(event, ev.EngineStarted | ev.EngineStopped):

@@ -1,4 +1,4 @@
-"""How far a search has come, and when it will end at the latest."""
+"""Estimate a search's progress, and the time until its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tui.view.source import Limits
 TIME = "time"
 """Name of the limit on minutes, which ends the search at a known time."""
 ENOUGH = 0.05
-"""Minimum used share of a limit before ``progress_of`` estimates when the search will reach it."""
+"""Minimum used share of a limit at which ``progress_of`` estimates when the search will reach the limit."""
 
 
 class Progress(Struct, frozen=True):
@@ -83,7 +83,7 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
-    """Return the share of finished turns, or None without problems. The open turn counts by the used share of its
+    """Return the share of finished turns, or None without problems. An open turn counts as the used share of its
     minutes.
     """
     phases = list(state.phases().values())

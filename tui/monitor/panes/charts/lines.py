@@ -32,9 +32,10 @@ LEAST, MOST = 6, 18
 WORK_LINES = 4
 """Number of lines in the chart of device work, not counting its axis."""
 LOG_FROM = 6.0
-"""The axis is logarithmic if the largest speedup is at least this many times the smallest speedup on the axis."""
+"""Minimum ratio of the largest to the smallest speedup on the axis at which the axis is logarithmic."""
 SLOW = 0.5
-"""The axis leaves out speedups below this share of their median, so that a slow kernel does not flatten the others."""
+"""Share of the median speedup below which the axis omits speedups, so that a slow kernel does not flatten the
+others."""
 LEAST_ROOM = 0.02
 """Minimum margin of the speedup axis, as a share of the largest speedup, so that labels of three digits differ."""
 LEAST_S = 10.0

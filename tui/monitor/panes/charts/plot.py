@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 LABEL_WIDTH = 6
-"""Cells for the labels of the vertical axis, the same in all charts so that stacked charts align."""
+"""Width of the vertical axis labels in cells, which is the same in all charts so that stacked charts align."""
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 """Columns and rows of dots in a braille character."""
 _PLAIN = str.maketrans({"│": "|", "┤": "|", "─": "-", "┬": "+", "└": "+"})

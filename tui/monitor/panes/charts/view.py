@@ -18,7 +18,7 @@ REDRAW_S = 1.0
 LIBRARY = "plotext"
 """The plotting library, whose import takes 0.1 s of processor time and must not delay the first paint."""
 STEPS = 100
-"""The charts change when the search time has grown by about 1 / STEPS."""
+"""Maximum number of steps into which the search time is divided. The charts change once per step."""
 
 
 class Charts:

@@ -1,6 +1,6 @@
 """Calls tab: the model calls behind an idea or a kernel, with replies, tokens and cost. Streaming replies grow live.
 
-The tab shows the beginning of each reply. ``v`` shows whole prompts and replies.
+The tab shows the beginning of each reply. The key ``v`` shows whole prompts and replies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CUT = MAX_LINE - 100
 
 
 class Conversation(Struct):
-    """The tab's content. ``whole`` shows prompts and replies in full."""
+    """The tab's content. ``whole`` is true if the tab shows prompts and replies in full."""
 
     model: Model
     whole: bool = False

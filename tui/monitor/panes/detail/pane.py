@@ -57,7 +57,7 @@ LEADERS_ROOM = 100
 TITLE_AT = 3
 """Column of the title at which the tab names begin."""
 KERNEL_WIDTH = 8
-"""Cells of the title for the kernel's glyph and id."""
+"""Width of the kernel's glyph and id in the title, in cells."""
 SETTLE_S = 0.08
 """Seconds that the cursor must rest before the detail pane follows, so that moving stays fast."""
 COMPILE_AFTER_S = 0.4
@@ -86,7 +86,7 @@ class DetailPane(Pane):
         self.model = model
         self.is_best = best
         self.twin: DetailPane | None = None
-        """The best kernel's pane. In that pane itself, ``twin`` is None."""
+        """The best kernel's pane, or None in that pane itself."""
         self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None

@@ -80,7 +80,7 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     if scaled := scaled_words(model.state, variant):
         lines.append(field("in tables", scaled, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
-        lines.append(field("not the best", f"{why}; the two verdicts come from different times", palette))
+        lines.append(field("not the best", f"{why}; the two verdicts were measured at different times", palette))
     return lines
 
 

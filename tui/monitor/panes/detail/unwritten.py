@@ -10,7 +10,7 @@ from tui.monitor.theme.palette import Palette
 
 
 def unwritten_lines(problem: ProblemState, palette: Palette, width: int) -> list[Strip]:
-    """Return the reason and the remedies, wrapped. Config tables keep their lines."""
+    """Return the reason and the remedies, wrapped. Config tables keep their line breaks."""
     lines = wrapped(f"No proposer of this session can write a kernel for {problem.id}.", palette.bold, width)
     lines += wrapped(problem.cannot_write or "", palette.warn, width)
     lines += heading("What you can do", palette)

@@ -23,7 +23,7 @@ from tui.view.model import Model
 from tui.view.row import Row
 
 MAX_DRAWN = 200
-"""Rough number of rows on a screen. The tree caches ten times as many drawn rows."""
+"""Approximate number of rows on a screen. The tree caches ten times as many drawn rows."""
 
 
 class SearchTree(LineWidget):
@@ -34,8 +34,8 @@ class SearchTree(LineWidget):
         "by side and decides the best kernel (the star). If a runoff timed a kernel, its speedup and ms are the best "
         "kernel's, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better "
         "than the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
-        f"kernel. '{TIED_BUT_UNCERTAIN}' marks the runoff's first kernel if a tied kernel with a certain speedup is "
-        "the best. A round's speedup is that of its leader."
+        f"kernel. '{TIED_BUT_UNCERTAIN}' marks the runoff's first kernel if its speedup is uncertain and a tied kernel "
+        "is the best. A round's speedup is that of its leader."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),

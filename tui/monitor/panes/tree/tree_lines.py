@@ -1,4 +1,4 @@
-"""Draw a row of the tree: glyph, id, description, speedup, change against the parent, time and age."""
+"""Draw a row of the tree: glyph, id, description, speedup, change from the parent, time and age."""
 
 from __future__ import annotations
 
