@@ -52,7 +52,7 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
         raise HeaderError("a Python or Triton kernel defines ModelNew and needs no C header")
     if spec.c_refusal is not None:
         raise HeaderError(f"{spec.id} accepts Python kernels only: {spec.c_refusal}")
-    lines = [f"// Derived from {spec.name}; the kernel defines `launch` as declared below.", "#pragma once"]
+    lines = [f"// Derived from {spec.name}; the kernel defines launch as declared below.", "#pragma once"]
     lines += [f"#include <{name}>" for name in _includes(spec, language)]
     lines.append("")
     for tensor in spec.tensors:
