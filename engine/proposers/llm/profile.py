@@ -79,19 +79,19 @@ def bottleneck(task: Task, ms: float) -> str:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
     if reach > _NO_BOUND:
         return (
-            f"probably {nearest}. It reaches {figures}, so the measured peak is not a bound, and SOL is not a useful "
+            f"probably {nearest}. The kernel reaches {figures}, so the measured peak is not a bound, and SOL is not a useful "
             "target. Count the instructions, bytes and cycles of the kernel's loops."
         )
     if reach < _CLEAR:
         return (
-            f"latency or extra work. It reaches only {figures}, so threads wait, the kernel reads memory more "
+            f"latency or extra work. The kernel reaches only {figures}, so threads wait, the kernel reads memory more "
             "than once, or unnecessary instructions dominate."
         )
     room = max(1.0, 1 / reach)
     if nearest == "memory":
-        return f"memory. It reaches {figures}; unless it moves fewer bytes, it can become at most {room:.2f}x faster."
+        return f"memory. The kernel reaches {figures}; unless it moves fewer bytes, it can become at most {room:.2f}x faster."
     return (
-        f"arithmetic. It reaches {figures}; unless it does fewer or cheaper operations, it can become at most "
+        f"arithmetic. The kernel reaches {figures}; unless it does fewer or cheaper operations, it can become at most "
         f"{room:.2f}x faster."
     )
 

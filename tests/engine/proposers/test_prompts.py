@@ -139,7 +139,7 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     assert "0.6 ms, 0.83x over eager, 0.50x over torch.compile, 2% SOL" in text
     assert "- 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
     assert "420 instructions, of which 16 special functions (exp, log, rsqrt), 8 global loads of 128 bits" in text
-    assert "bottleneck: latency or extra work. It reaches only 2% of the copy bandwidth" in text
+    assert "bottleneck: latency or extra work. The kernel reaches only 2% of the copy bandwidth" in text
     assert text.index("- v2:") < text.index("- v3:"), "the fastest first"
     assert "- v4:" not in text, "one kernel an idea"
     assert "// source of v1" in text and "// source of v2" in text and "// source of v3" not in text
@@ -192,8 +192,8 @@ def test_a_runoff_overrules_the_speedups_of_separate_verdicts() -> None:
 
 def test_a_peak_that_a_kernel_exceeds_is_no_bound() -> None:
     exceeded = bottleneck(task("cpp"), 1.0)
-    assert "probably memory. It reaches 205% of the copy bandwidth" in exceeded and "not a bound" in exceeded
-    assert "memory. It reaches 80% of the copy bandwidth" in (near := bottleneck(task("cpp"), 2.56))
+    assert "probably memory. The kernel reaches 205% of the copy bandwidth" in exceeded and "not a bound" in exceeded
+    assert "memory. The kernel reaches 80% of the copy bandwidth" in (near := bottleneck(task("cpp"), 2.56))
     assert "at most 1.25x faster" in near
 
 
@@ -282,13 +282,13 @@ def test_a_kernel_is_asked_for_with_the_errors_of_its_siblings() -> None:
 @pytest.mark.parametrize(
     ("ms", "flops", "words"),
     [
-        (0.015, 12_000_000, "memory. It reaches 80% of the copy bandwidth"),
+        (0.015, 12_000_000, "memory. The kernel reaches 80% of the copy bandwidth"),
         (
             1.5,
             700_000_000_000,
-            "arithmetic. It reaches 1% of the copy bandwidth and 67% of the measured arithmetic rate",
+            "arithmetic. The kernel reaches 1% of the copy bandwidth and 67% of the measured arithmetic rate",
         ),
-        (0.12, 12_000_000, "latency or extra work. It reaches only 10% of the copy bandwidth"),
+        (0.12, 12_000_000, "latency or extra work. The kernel reaches only 10% of the copy bandwidth"),
         (0.004, 12_000_000, "launches. It takes 4.0 us"),
     ],
 )

@@ -55,7 +55,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
     ellipsis: ClassVar[bool] = False
     """Whether a cut line ends in an ellipsis."""
     _barred = 0
-    """The content height at the last drawing of the scrollbar."""
+    """The content height when the view last drew the scrollbar."""
     _ground = Style()
     """The pane's own colors, drawn under every line."""
 

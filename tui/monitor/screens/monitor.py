@@ -71,7 +71,7 @@ class MonitorScreen(Screen[None]):
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)
-        """The selected row's kind at the last drawing of the key bar, and whether the session had called a model."""
+        """The selected row's kind when Textual last drew the key bar, and whether the session had called a model."""
 
     @cached_property
     def steering(self) -> Steering:
