@@ -22,7 +22,7 @@ and stops after ``--judge-seconds``. The parts for two GPUs judge exactly the ke
 The rate is the number of verdicts divided by the time from the first request to the last verdict. This time includes
 the end, when one GPU has no kernel left. "busy" is the share of this time in which the GPUs were judging. The table
 compares kernel times and statuses, kernel by kernel, with those of ``local1``, or of ``workers1`` if ``local1`` did not
-run. The rows for each GPU separate a difference between two GPUs from a difference between two transports.
+run. The rows for each GPU show whether a difference comes from the GPUs or from the transports.
 
 Each part is a process with its own time limit (LIMITS_S), and stores its result immediately. A part that hangs or fails
 does not affect the others; the table shows what happened to it. A second call skips stored parts, so the same command

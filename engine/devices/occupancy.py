@@ -65,7 +65,7 @@ _LIMITS = {
 class Occupancy(Struct, frozen=True):
     """A kernel's occupancy of a multiprocessor.
 
-    ``share``: resident warps / maximum resident warps. ``limits``: resources that prevent another block.
+    ``share``: resident warps / maximum resident warps. ``limits``: resources that limit the number of resident blocks.
     """
 
     threads: int

@@ -34,8 +34,9 @@ class Over(Struct, frozen=True):
     ``ms`` is the baseline's time. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
     interval around ``speedup``. For eager, the interval is the verdict's 95% interval. For any other baseline, ``low``
     is the baseline's 10th percentile divided by the kernel's 90th, and ``high`` is the baseline's 90th percentile
-    divided by the kernel's 10th. If eager was timed right after that baseline, the three figures are those over eager,
-    scaled by the ratio of the two baselines' times. ``uncertain`` is true if the speedup is uncertain.
+    divided by the kernel's 10th. If the judge timed eager right after that baseline,
+    ``speedup``, ``low`` and ``high`` are instead the values over eager, scaled by the ratio of the two baselines'
+    times. ``uncertain`` is true if the speedup is uncertain.
     """
 
     ms: float | None = None

@@ -29,7 +29,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NO_TOKEN = "This page needs a token. Open the address that kernel-tui serve printed.\n"
-_OTHER_SITE = "A page of another site opened this connection. Open the address that kernel-tui serve printed.\n"
+_OTHER_SITE = "A page from another site cannot open the monitor. Open the address that kernel-tui serve printed.\n"
 _SHUTDOWN_S = 2.0
 
 

@@ -79,8 +79,8 @@ def bottleneck(task: Task, ms: float) -> str:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
     if reach > _NO_BOUND:
         return (
-            f"probably {nearest}. The kernel reaches {figures}, so the measured peak is not a bound, and SOL is not a useful "
-            "target. Count the instructions, bytes and cycles of the kernel's loops."
+            f"probably {nearest}. The kernel reaches {figures}, so the measured peak is not a bound, and SOL is not a "
+            "useful target. Count the instructions, bytes and cycles of the kernel's loops."
         )
     if reach < _CLEAR:
         return (
@@ -89,7 +89,10 @@ def bottleneck(task: Task, ms: float) -> str:
         )
     room = max(1.0, 1 / reach)
     if nearest == "memory":
-        return f"memory. The kernel reaches {figures}; unless it moves fewer bytes, it can become at most {room:.2f}x faster."
+        return (
+            f"memory. The kernel reaches {figures}; unless it moves fewer bytes, it can become at most {room:.2f}x "
+            "faster."
+        )
     return (
         f"arithmetic. The kernel reaches {figures}; unless it does fewer or cheaper operations, it can become at most "
         f"{room:.2f}x faster."

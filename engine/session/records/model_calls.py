@@ -30,8 +30,8 @@ FailureKind = Literal[
 ]
 """``broken_reply``: status 200 with an invalid body (HTML, malformed JSON). ``cut_short``: the stream ended without its
 terminal event. ``program``: a program ended with an error. ``no_program``: the program does not exist. ``cancelled``:
-the search canceled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` or
-``bad_request``."""
+the search canceled the call. The caller does not retry a call that fails with ``key``, ``quota``,
+``unknown_model``, ``no_program`` or ``bad_request``."""
 
 
 _FAILURES: dict[str, str] = {
