@@ -244,7 +244,7 @@ class Roster:
         if self.model and fact.name != self.model:
             return (
                 f"{host}: it has {fact.name}, but this session judges on {self.model}; times of different models are "
-                "not comparable. To use it in another session, set the gpu setting in [cluster] to its model"
+                "not comparable. To use it in another session, set gpu in [cluster] to its model"
             )
         return ""
 

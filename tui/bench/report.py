@@ -237,9 +237,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(
-            failure="the problem's turns were too short to time torch.compile" if too_slow else reason
-        )
+        over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
     over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
