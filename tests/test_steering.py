@@ -461,6 +461,8 @@ def test_a_paused_search_whose_engine_was_killed_stays_paused_unless_nobody_watc
 
     kill_while_paused()
     resumed = kernel_tui.start("resume", "demo", "--headless")
+    while not engine_liveness(live.paths).running:
+        time.sleep(0.02)
     live.until(lambda state: state.starts == 3 and not state.paused)
     resumed.kill()
     resumed.communicate()

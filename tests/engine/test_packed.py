@@ -108,7 +108,10 @@ def test_the_commands_read_it_and_write_nothing(copied: SessionPaths, kernel_tui
     shown = kernel_tui("show", "packed").stdout
     assert "best softmax: v42\n" in shown and "--sources DIRECTORY" in shown
     screen = kernel_tui("attach", "packed", "--once", "--size", "200x60").stdout
-    assert "--sources DIRECTORY writes the best kernels" in screen and "best/" not in screen
+    assert (
+        "to write the best kernels to files: kernel-tui export SESSION --sources DIRECTORY" in screen
+        and "best/" not in screen
+    )
     assert [one["name"] for one in kernel_tui.json("sessions")] == ["packed"]
     assert sorted(copied.directory.iterdir()) == before
 

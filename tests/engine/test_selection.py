@@ -145,7 +145,7 @@ def test_serial_goes_on_with_the_newest_round_even_if_it_is_slower() -> None:
     assert selected_because(selection) == ["v2"]
     assert why(selection, "v2") == (
         "next in the chain: fastest in round 2, 3 ms, 50% slower than v1 by separate verdicts (3.33x against 5.00x "
-        "eager)"
+        "over eager)"
     )
     assert why(selection, "v1") == "of round 1, 2 ms: the chain continues with v2 of round 2"
     assert (
@@ -198,7 +198,7 @@ def test_reasons_have_figures() -> None:
     assert why(selection, "v5") == (
         "promising: the first to try control flow and loops, "
         "30% slower than v1 by separate verdicts (3.85x against 5.00x "
-        "eager); selected for one round"
+        "over eager); selected for one round"
     )
     assert (
         why(selection, "v6")
@@ -223,7 +223,7 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
     )
     assert why(selection, "v11") == (
         "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
-        "eager); its own verdict was 32% faster (31.69x); only 1 is selected for speed"
+        "over eager); its own verdict was 32% faster (31.69x); only 1 is selected for speed"
     )
 
 
