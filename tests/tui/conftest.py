@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from benchmarks.synthetic_session import GPU, Shape, write_session
 from engine.session.records.events import AnyEvent, CommandHandled
 from engine.session.records.requests import Command
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
+from tests.patience import TRIES
 from tui.monitor.app import MonitorApp
 from tui.monitor.settings import Settings
 from tui.monitor.snapshot import screen_text
@@ -61,9 +63,15 @@ class Monitor:
     async def type(self, text: str) -> None:
         await self.press(*text)
 
+    async def press_ahead(self, *keys: events.Key) -> None:
+        """Press keys faster than the monitor handles them, as a slow connection delivers them."""
+        for key in keys:
+            self.app.post_message(key)
+        await self.pilot.pause(0.05)
+
     async def until(self, met: Callable[[], bool], what: str = "") -> None:
         """Wait until the monitor has reached a state."""
-        for _ in range(200):
+        for _ in range(TRIES):
             if met():
                 return
             await self.pilot.pause(0.05)

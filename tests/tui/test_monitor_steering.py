@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 from benchmarks.synthetic_session import write_session
 from engine.session.records import events as ev
@@ -668,3 +669,14 @@ async def test_the_problem_highlighted_in_the_scoreboard_is_seeded(open_monitor:
         await monitor.until_shown(f"Seed an idea for {second}, starting from")
         await monitor.press("escape", "a")
         await monitor.until_shown(f"kernel for {second}")
+
+
+async def test_keys_pressed_faster_than_the_monitor_handles_them_act_in_order(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        _, second = monitor.app.model.state.problems
+        await monitor.press("B", "up", "up", "up", "up", "up")
+        await monitor.press_ahead(events.Key("2", "2"), events.Key("j", "j"), events.Key("i", "i"))
+        await monitor.until_shown(f"Seed an idea for {second}, starting from")
+        await monitor.press("escape", "1")
+        await monitor.press_ahead(events.Key("slash", "/"), *(events.Key(letter, letter) for letter in "gelu"))
+        await monitor.until(lambda: monitor.app.monitor_screen.tree_rows.view.filter == "gelu", "the filter")

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from engine.session.records.events import CommandHandled, Recorded
@@ -125,6 +127,8 @@ class MonitorApp(App[int]):
         self._flushed_at = 0.0
         self.news = News(self.model)
         self._messenger = Messenger(self._news_failed)
+        self._sent_to: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
+        """The widget that had the focus when a key was pressed."""
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -157,12 +161,21 @@ class MonitorApp(App[int]):
         self._feed.stop()
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and self.monitor_screen.is_mounted:
-            self.monitor_screen.key_bar.heed()
+        if isinstance(event, events.Key):
+            if self.monitor_screen.is_mounted:
+                self.monitor_screen.key_bar.heed()
+            if not event.is_forwarded:
+                self._sent_to[event] = self.focused
         if isinstance(event, events.Paste) and not event.is_forwarded:  # input fields show pasted text unchanged
             in_one_line = isinstance(self.screen.focused, Input)
             event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
         await super().on_event(event)
+
+    def on_key(self, event: events.Key) -> None:
+        """Forward text that was typed before an input field had the focus, such as a filter after ``/``."""
+        if isinstance(self.focused, Input) and self._sent_to.get(event) is not self.focused:
+            event.prevent_default()
+            self.post_message(events.Key(event.key, event.character))
 
     # New events
 

@@ -23,14 +23,6 @@ class NodeHighlighted(Message):
         return isinstance(message, NodeHighlighted)
 
 
-class ProblemChosen(Message):
-    """The user moved to ``problem`` in the scoreboard."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__()
-        self.problem = problem
-
-
 class NodeOpened(Message):
     """The user double-clicked a row of the tree."""
 

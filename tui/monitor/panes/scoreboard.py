@@ -14,7 +14,6 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.compare.change import SIDE_BY_SIDE
-from tui.monitor.messages import ProblemChosen
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
@@ -56,10 +55,15 @@ class Scoreboard(LinesView):
         Binding("down,j", "choose(1)", "down", show=False),
     ]
 
-    def __init__(self, chosen: Callable[[], str | None], *, id: str | None = None) -> None:
-        """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem."""
+    def __init__(
+        self, chosen: Callable[[], str | None], choose: Callable[[str], None], *, id: str | None = None
+    ) -> None:
+        """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem.
+
+        ``choose`` selects a problem in the tree. It is no message, so that it takes effect before the next key.
+        """
         super().__init__(id=id)
-        self._chosen = chosen
+        self._chosen, self._choose = chosen, choose
         self._names: list[str] = []
 
     def show(self, model: Model) -> None:
@@ -81,7 +85,7 @@ class Scoreboard(LinesView):
         y, (top, height) = place + 1, (self.scroll_offset.y, self.scrollable_content_region.height)  # below the head
         if not top < y < top + height:
             self.scroll_to(y=y - 1 if step < 0 else y - height + 1, animate=False)
-        self.post_message(ProblemChosen(self._names[place]))
+        self._choose(self._names[place])
 
 
 def _names(state: SessionState) -> list[str]:

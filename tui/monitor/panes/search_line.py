@@ -23,7 +23,7 @@ class SearchBar(Input):
         self.view = view
 
     def on_mount(self) -> None:
-        self.focus()
+        self.screen.set_focus(self)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -31,7 +31,7 @@ class SearchBar(Input):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.view.focus()
+        self.screen.set_focus(self.view)
 
     def on_blur(self) -> None:
         if self.is_attached:
@@ -39,4 +39,4 @@ class SearchBar(Input):
 
     def action_drop(self) -> None:
         self.view.search("")
-        self.view.focus()
+        self.screen.set_focus(self.view)

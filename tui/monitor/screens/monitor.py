@@ -19,7 +19,7 @@ from engine.session.store import SessionError
 from tui.compare.change import SIDE_BY_SIDE
 from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
-from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, ProblemChosen, TitleClicked
+from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
 from tui.monitor.panes.charts.view import ChartsView
 from tui.monitor.panes.detail.pane import AGAINST, TABS, DetailPane
 from tui.monitor.panes.devices import DevicePane
@@ -82,7 +82,7 @@ class MonitorScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         self.status = StatusLine(id="status")
         self.tree_view = SearchTree(self.model, self.tree_rows, id="tree")
-        self.scoreboard = Scoreboard(self.problem_here, id="scoreboard")
+        self.scoreboard = Scoreboard(self.problem_here, self._choose_problem, id="scoreboard")
         self.devices = DevicePane(id="devices")
         self.leaders = Leaderboard(id="leaders")
         self.log_view = LogPane(id="log")
@@ -228,10 +228,6 @@ class MonitorScreen(Screen[None]):
         if self.scoreboard.has_focus:
             self.scoreboard.show(self.model)
 
-    def on_problem_chosen(self, message: ProblemChosen) -> None:
-        if not self.tree_view.select(message.problem):
-            self.host.say(f"The filter hides {message.problem}. Press esc twice to clear it.", severity="warning")
-
     def on_rows_reshaped(self) -> None:
         self._retitle_tree()
 
@@ -240,7 +236,7 @@ class MonitorScreen(Screen[None]):
 
     def on_title_clicked(self, message: TitleClicked) -> None:
         pane = self.panes[message.number - 1]
-        pane.body.focus()
+        self.set_focus(pane.body)
         if pane is self.detail and (tab := self.detail.tab_at(message.x)) is not None:
             self.detail.turn(tab)
 
@@ -273,14 +269,14 @@ class MonitorScreen(Screen[None]):
             self._unzoom()
         if not self._has_room(pane):
             self._zoom(pane)
-        pane.body.focus()
+        self.set_focus(pane.body)
 
     def action_zoom(self) -> None:
         if self.has_class("-zoom"):
             focused = self.focused
             self._unzoom()
             if focused is not None and not self._has_room(self._pane_of_focus() or self.tree_pane):
-                self.tree_view.focus()
+                self.set_focus(self.tree_view)
         elif (pane := self._pane_of_focus()) is not None:
             self._zoom(pane)
 
@@ -290,21 +286,21 @@ class MonitorScreen(Screen[None]):
             self.key_bar.show()
         elif self.has_class("-zoom"):
             self._unzoom()
-            self.tree_view.focus()
+            self.set_focus(self.tree_view)
         elif self.focused is not self.tree_view:
-            self.tree_view.focus()
+            self.set_focus(self.tree_view)
         elif self.tree_rows.view.filter:
             self.set_filter("")
 
-    def action_filter(self) -> None:
+    async def action_filter(self) -> None:
         if (view := self._searchable()) is not None:
-            self.mount(SearchBar(view, id="search"), before="#keys")
+            await self.mount(SearchBar(view, id="search"), before="#keys")
             return
         found = self.query(FilterBar)
         if found:
-            found.first().focus()
+            self.set_focus(found.first())
         else:
-            self.mount(FilterBar(self.tree_rows.view.filter, id="filter"), before="#keys")
+            await self.mount(FilterBar(self.tree_rows.view.filter, id="filter"), before="#keys")
 
     def on_filter_edited(self, message: FilterEdited) -> None:
         self.set_filter(message.text)
@@ -545,6 +541,10 @@ class MonitorScreen(Screen[None]):
         artist = RowLines(self.model, self.tree_view.palette, ascii_only=self.tree_view.ascii_only)
         shown = self.tree_view.scrollable_content_region.width or width
         self.tree_pane.set_title(*artist.header(title, captions, shown))
+
+    def _choose_problem(self, problem: str) -> None:
+        if not self.tree_view.select(problem):
+            self.host.say(f"The filter hides {problem}. Press esc twice to clear it.", severity="warning")
 
     def _show_best(self) -> None:
         if not self.best.display or not self.best.size.height:

@@ -25,7 +25,7 @@ class FilterBar(Input):
         hints = (f"filter: {HELP}", f"filter: {SHORT_HELP}")
         self.placeholder = next((one for one in hints if len(one) <= room), hints[-1])
         self.add_class("-open")
-        self.focus()
+        self.screen.set_focus(self)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -44,4 +44,4 @@ class FilterBar(Input):
         self._leave()
 
     def _leave(self) -> None:
-        self.screen.query_one("#tree").focus()
+        self.screen.set_focus(self.screen.query_one("#tree"))
