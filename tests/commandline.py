@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.session.store import SessionError, SessionPaths, engine_liveness
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -33,7 +34,7 @@ class KernelTui:
         self,
         *arguments: str | Path,
         env: dict[str, str] | None = None,
-        timeout: float = 120,
+        timeout: float = PATIENCE_S,
         stdin: str = "",
         setup: Callable[[], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:

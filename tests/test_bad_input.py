@@ -16,6 +16,7 @@ from engine.exit_codes import ExitCode
 from engine.session.store import EngineLock, SessionPaths, create_session
 from tests.commandline import KernelTui, environment
 from tests.engine.proposers import canned
+from tests.patience import PATIENCE_S
 
 CONFIG = """\
 problems = ["softmax.py"]
@@ -216,7 +217,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
             capture_output=True,
             text=True,
             env=environment(),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     finally:
         lock.release()

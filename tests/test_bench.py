@@ -23,6 +23,7 @@ from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.test_state import problem_added, written
+from tests.patience import PATIENCE_S
 from tui.bench.files import as_html, as_json, as_markdown
 from tui.bench.report import Point, Report, report_of
 from tui.cli.search.bench import bench
@@ -75,14 +76,14 @@ def test_a_killed_benchmark_continues_with_the_same_command_and_has_every_proble
     paths = SessionPaths.at(kernel_tui.directory / "sessions" / "b")
 
     first = kernel_tui.start(*command)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + PATIENCE_S
     while sum(isinstance(one.event, TurnStarted) for one in read(paths)) < 2:
         assert time.monotonic() < deadline and first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
     pid = engine_liveness(paths).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert "engine died" in first.communicate(timeout=60)[0]
+    assert "engine died" in first.communicate(timeout=PATIENCE_S)[0]
     before = read(paths)
 
     done = kernel_tui(*command)
@@ -296,12 +297,12 @@ def test_a_benchmark_continues_on_another_host_with_the_same_model_of_device_onl
     options = ("--minutes-per-problem", "1", "--config", "quick.toml", "--device", "cpu", "--name", "b", "--headless")
     first = kernel_tui.start("bench", "problems", *options)
     paths = SessionPaths.at(kernel_tui.directory / "sessions" / "b")
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + PATIENCE_S
     while not any(isinstance(one.event, TurnEnded) for one in read(paths)):
         assert time.monotonic() < deadline and first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=PATIENCE_S)
     before = read(paths)
     assert isinstance(before[-1].event, ev.EngineStopped)
 

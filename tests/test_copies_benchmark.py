@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tests.commandline import ROOT, environment
+from tests.patience import PATIENCE_S
 
 
 def test_first_kernels_are_counted_per_directory(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_first_kernels_are_counted_per_directory(tmp_path: Path) -> None:
     results.write_bytes(b"".join(stored))
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "copies.py", "level1", "level2", "--first-kernels", "2", "--results",
-         results], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60,
+         results], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

@@ -28,6 +28,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import AnyEvent
 from engine.session.records.verdict import Status
 from tests.commandline import KernelTui
+from tests.patience import PATIENCE_S
 from tui.cli.main import cli
 
 ROOT = Path(__file__).parents[1]
@@ -139,7 +140,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the manual with MkDocs."""
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert built.returncode == 0, built.stderr
     return directory
 
@@ -152,7 +153,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     with (tmp_path / "docs" / "index.md").open("a") as page:
         page.write("\n[nowhere](reference/config.md#no-such-heading)\n")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert built.returncode != 0
     assert "no-such-heading" in built.stderr
 
@@ -240,7 +241,7 @@ def test_the_tutorial_works(kernel_tui: KernelTui, tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text(config)
     for block in blocks(page, "console"):
         line, *shown = block.splitlines()
-        ran = kernel_tui(*shlex.split(line)[2:], env=CPU_ONLY, timeout=200)
+        ran = kernel_tui(*shlex.split(line)[2:], env=CPU_ONLY, timeout=PATIENCE_S)
         assert ran.returncode == ExitCode.OK, f"{line}\n{ran.stdout}\n{ran.stderr}"
         printed = {" ".join(one.split()) for one in ran.stdout.splitlines()}
         assert {" ".join(one.split()) for one in shown if "eager ms" in one} <= printed, line

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from benchmarks.pseudo_terminal import INSTALLED, Terminal
 from engine import __version__
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("engine", "kernel_tui", "tui", "problems")
@@ -52,7 +53,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 
 def hatchling(sources: Path, target: str, directory: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)]
-    built = subprocess.run(build, cwd=sources, capture_output=True, text=True, timeout=120)
+    built = subprocess.run(build, cwd=sources, capture_output=True, text=True, timeout=PATIENCE_S)
     assert built.returncode == 0, built.stderr
 
 
@@ -63,24 +64,24 @@ def wheel(distributions: tuple[Path, Path]) -> zipfile.ZipFile:
 
 def test_pypi_accepts_both_distributions(distributions: tuple[Path, Path]) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
-    checked = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert checked.returncode == 0 and checked.stdout.count("PASSED") == 2, checked.stdout + checked.stderr
 
 
 def test_pip_installs_the_wheel_in_a_clean_environment(distributions: tuple[Path, Path], tmp_path: Path) -> None:
     """Only the dependencies come from the current environment, so that the test needs no network."""
     environment = tmp_path / "clean"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=PATIENCE_S)
     python = str(environment / "bin" / "python")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "-q"]
-    installed = subprocess.run([*install, str(distributions[1])], capture_output=True, text=True, timeout=120)
+    installed = subprocess.run([*install, str(distributions[1])], capture_output=True, text=True, timeout=PATIENCE_S)
     assert installed.returncode == 0, installed.stderr
     (site,) = environment.glob("lib/python*/site-packages")
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (site / "libraries.pth").write_text("".join(f"{path}\n" for path in libraries))
     command = [str(environment / "bin" / "kernel-tui"), "--version"]
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.returncode == 0 and __version__ in ran.stdout, ran.stderr
 
 
@@ -122,7 +123,7 @@ def test_the_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
 def installed(wheel: zipfile.ZipFile, tmp_path: Path) -> Path:
     """Create a virtual environment that contains the wheel and uses the libraries of the current environment."""
     environment = tmp_path / "installed"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=PATIENCE_S)
     (site,) = environment.glob("lib/python*/site-packages")
     wheel.extractall(site)
     libraries = [path for path in sys.path if path.endswith("site-packages")]
@@ -168,7 +169,7 @@ def test_load_c_builds_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     code = "from kernel_tui import load_c; print(load_c('extern \"C\" int two() { return 2; }', 'cpp').path.is_file())"
     command = [str(installed / "bin" / "python"), "-I", "-c", code]
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stdout.strip()) == (0, "True"), ran.stderr
 
 
@@ -205,7 +206,7 @@ for preset in PRESETS:
 """
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stderr
     files = [Path(line) for line in ran.stdout.splitlines()]
@@ -214,7 +215,7 @@ for preset in PRESETS:
 
 
 def test_the_source_distribution_holds_every_tracked_file(distributions: tuple[Path, Path]) -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     with tarfile.open(distributions[0]) as archive:
@@ -250,7 +251,7 @@ def checkout(tmp_path: Path) -> Path:
 def make(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": str(checkout / "bin"), "HOME": str(checkout)}
     command = [str(checkout / "bin" / "make"), *arguments]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def fake_python(checkout: Path, script: str) -> None:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.commandline import environment
+from tests.patience import PATIENCE_S
 from tests.quiet import REASON, Load, LoadMeter
 
 pytestmark = pytest.mark.serial
@@ -65,7 +66,7 @@ def test_a_test_that_needs_a_quiet_machine_is_skipped_beside_another_program(tmp
     (tmp_path / "test_it.py").write_text("def test_time(quiet_machine): pass\n")
     command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]
     with another_program():
-        said = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert re.search(
         rf"^SKIPPED \[1\] .*: {REASON}: steal \d+%, other processes \d+% of \d+ cores$", said, re.MULTILINE
     )

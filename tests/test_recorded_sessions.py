@@ -16,6 +16,7 @@ from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader
 from engine.session.store.database import MIGRATIONS
 from tests.commandline import KernelTui
+from tests.patience import PATIENCE_S
 from tui.bench.report import read_report
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
@@ -154,7 +155,7 @@ def is_benchmark_of_another_device(recorded: list[Recorded]) -> bool:
 def test_a_recorded_session_is_one_database() -> None:
     """SQLite's own files beside it belong to a machine's readers; a checkpoint has moved their content into it."""
     tracked = subprocess.run(
-        ["git", "ls-files", "tests/recorded"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        ["git", "ls-files", "tests/recorded"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     if tracked.returncode != 0:
         pytest.skip("not a git checkout")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from engine.search.strategies import STRATEGIES
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = ROOT / "benchmarks" / "tables" / "cpu"
@@ -15,7 +16,7 @@ TABLES = ROOT / "benchmarks" / "tables" / "cpu"
 def test_every_strategy_is_compared_on_every_stored_table() -> None:
     command = [sys.executable, ROOT / "benchmarks" / "strategies.py", "compare", TABLES]
     answer = subprocess.run(
-        [*command, "--verdicts", "12", "--seeds", "2"], capture_output=True, text=True, timeout=300, check=False
+        [*command, "--verdicts", "12", "--seeds", "2"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert answer.returncode == 0, answer.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in answer.stdout.splitlines()[2:]]

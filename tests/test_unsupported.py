@@ -17,6 +17,7 @@ from engine.session.budget import elapsed_s
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
+from tests.patience import PATIENCE_S
 
 PROBLEM = """\
 import torch
@@ -40,7 +41,7 @@ ideas = 1
 variants = 1
 runoff = 0
 [budget]
-minutes = 5
+minutes = 60
 [evaluation]
 device = "cpu"
 trials = 3
@@ -76,8 +77,8 @@ def state_of(paths: SessionPaths) -> SessionState:
         return fold(reader.read())
 
 
-def until(paths: SessionPaths, holds: Callable[[SessionState], bool], within_s: float = 60) -> SessionState:
-    deadline = time.monotonic() + within_s
+def until(paths: SessionPaths, holds: Callable[[SessionState], bool]) -> SessionState:
+    deadline = time.monotonic() + PATIENCE_S
     while not holds(state := state_of(paths)):
         assert time.monotonic() < deadline and engine_liveness(paths).running
         time.sleep(0.1)
@@ -121,7 +122,7 @@ def test_the_problem_stays_open_for_a_seeded_kernel_until_the_minutes_are_used_u
     best = until(paths, lambda state: state.problems["scan"].best is not None).problems["scan"].best
     assert best is not None and engine_liveness(paths).running
     assert kernel_tui("budget", "demo", "--minutes", "0.01").returncode == ExitCode.OK
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while engine_liveness(paths).running and time.monotonic() < deadline:
         time.sleep(0.1)
     assert engine_liveness(paths).exit_code == ExitCode.OK
@@ -152,7 +153,7 @@ def test_a_person_may_give_up_the_open_problem(kernel_tui: KernelTui) -> None:
     assert kernel_tui("config.toml", "--detach").returncode == ExitCode.OK
     until(paths, lambda state: any(one.cannot_write for one in state.problems.values()))
     assert kernel_tui("prune", "demo", "scan").returncode == ExitCode.OK
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE_S
     while engine_liveness(paths).running and time.monotonic() < deadline:
         time.sleep(0.1)
     assert state_of(paths).finished

@@ -19,6 +19,7 @@ from engine.problem.inspection import inspect_file
 from engine.session.records.verdict import Baseline
 from tests.commandline import environment
 from tests.engine.proposers import canned
+from tests.patience import PATIENCE_S
 from tui.monitor.panes.detail import assembly
 from tui.monitor.panes.detail.disassemble import Request
 
@@ -82,7 +83,13 @@ def test_a_kernel_is_judged(folder: Path) -> None:
     (folder / "two.cpp").write_text(TWO)
     command = [sys.executable, "-P", "-m", "tui.cli.main", "eval", "two.cpp", "--problem", "softmax.py", "--json"]
     ran = subprocess.run(
-        [*command, "--quick"], capture_output=True, text=True, cwd=folder, env=environment(), timeout=240, check=False
+        [*command, "--quick"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert json.loads(ran.stdout)["status"] == "crashed", ran.stderr
 

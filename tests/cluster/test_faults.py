@@ -12,6 +12,7 @@ from engine.session.records import events as ev
 from engine.session.state.session_state import fold
 from tests.cluster.hosts import Hosts, why_no_namespaces
 from tests.cluster.watching import at_work, recorded, verdicts_per_kernel, wait_for
+from tests.patience import PATIENCE_S
 
 CONFIG = """\
 name = "many"
@@ -77,7 +78,7 @@ def test_a_search_survives_a_killed_host_and_a_cut_network(tmp_path: Path) -> No
         hosts.cut(cut)
         struck[cut] = at_work(fold(recorded(session)), cut)
 
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + PATIENCE_S
         while (state := fold(recorded(session))).engine is None or state.engine.stopped is None:
             assert time.monotonic() < deadline, "the search did not end"
             time.sleep(0.2)

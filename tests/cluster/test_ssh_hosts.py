@@ -22,6 +22,7 @@ from engine.config.schema import ClusterConfig, ConfigError, parse_config
 from engine.session.state.session_state import fold
 from tests.cluster.watching import recorded, verdicts_per_kernel
 from tests.commandline import KernelTui
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -65,7 +66,7 @@ def ssh_path(tmp_path: Path) -> Iterator[str]:
     (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} -o LogLevel=ERROR "$@"\n')
     (folder / "ssh").chmod(0o755)
     server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(tmp_path / "sshd")], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             break

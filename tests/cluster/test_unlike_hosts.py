@@ -21,6 +21,7 @@ from engine.session.state.session_state import fold
 from tests.cluster.hosts import ROOT, Hosts, why_no_namespaces
 from tests.cluster.unlike import BROKEN, NEWER, compiler, other_release
 from tests.cluster.watching import recorded, verdicts_per_kernel
+from tests.patience import PATIENCE_S
 
 CONFIG = """\
 name = "many"
@@ -51,7 +52,7 @@ def test_hosts_that_differ_are_named_and_cost_no_verdict(tmp_path: Path) -> None
         hosts.start_worker("gpu2", CXX=compiler(hosts.home("gpu2"), NEWER))
         hosts.start_worker("gpu3", tree=other_release(tmp_path / "other"))
         hosts.start_worker("gpu4", CXX=compiler(hosts.home("gpu4"), BROKEN))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not all(" joined " in hosts.log(name) for name in hosts.names):
             assert time.monotonic() < deadline, [hosts.log(name) for name in hosts.names]
             time.sleep(0.05)
@@ -88,7 +89,7 @@ def test_a_host_without_a_compiler_does_not_join_and_says_what_to_install(tmp_pa
     command = [sys.executable, "-m", "tui.cli.main", "worker", "--scheduler", "tls://127.0.0.1:1", "--gpus", "none"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path / "bin"), "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("CXX", None)
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 7 and "apt-get install g++" in ended.stderr
 
 

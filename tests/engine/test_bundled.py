@@ -26,6 +26,7 @@ from engine.session.store import (
     send_request,
 )
 from tests.commandline import KernelTui, environment
+from tests.patience import PATIENCE_S
 
 BUNDLED = SessionPaths(Path(__file__).parents[2] / "sessions" / "by-hand")
 
@@ -76,7 +77,11 @@ def test_a_copy_is_complete_and_has_a_name_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["session.db", "config.toml"])
 def test_a_killed_copy_leaves_no_session(file: str, tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", COPIES_UNTIL_KILLED, file], cwd=tmp_path, env=environment(), timeout=60, check=False
+        [sys.executable, "-c", COPIES_UNTIL_KILLED, file],
+        cwd=tmp_path,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert ran.returncode == -signal.SIGKILL
     assert list_sessions(tmp_path / "sessions") == []

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.system.guard import VARIABLE, left_behind, read_processes
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "import time; time.sleep(300)"
@@ -76,8 +77,8 @@ def engine(children: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
         process.stdout.close()
 
 
-def gone(pids: set[int], within_s: float = 20) -> bool:
-    deadline = time.monotonic() + within_s
+def gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if not pids & {process.pid for process in read_processes() if process.state != "Z"}:
             return True

@@ -32,6 +32,7 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import ROOT, KernelTui
+from tests.patience import PATIENCE_S
 
 PROBLEM = """\
 import torch
@@ -218,7 +219,7 @@ def test_a_new_search_begins_with_the_best_of_earlier_sessions(
     text = CONFIG.format(problem=specs["renamed"].path, examples=examples / "sessions" / "*")
     paths = create_session(tmp_path, "demo", text, "config.toml", 0)
     start_engine(paths)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while engine_liveness(paths).running:
         assert time.monotonic() < deadline, log_tail(paths, 50)
         time.sleep(0.1)

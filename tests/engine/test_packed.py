@@ -32,6 +32,7 @@ from engine.session.store import (
 from engine.session.store.shipped import packed as packing
 from engine.session.store.shipped.packing import without_prefix
 from tests.commandline import KernelTui, environment
+from tests.patience import PATIENCE_S
 from tui.bench.files import as_html, as_json, as_markdown
 from tui.bench.report import read_report
 from tui.view.source import SessionSource
@@ -67,7 +68,7 @@ def killed(directory: Path, step: str, what: str, session: Path) -> None:
     """Pack or unpack in a process that kills itself at its first call of ``Path``'s method ``step``."""
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-c", KILLED, step, what, str(session)]
-    ran = subprocess.run(command, cwd=directory, env=environment(), timeout=60, check=False)
+    ran = subprocess.run(command, cwd=directory, env=environment(), timeout=PATIENCE_S, check=False)
     assert ran.returncode == -signal.SIGKILL
 
 

@@ -33,6 +33,7 @@ from engine.session.state.session_state import SessionState, VariantState, fold
 from engine.session.store import SessionPaths, SessionReader, create_session, engine_liveness, send_request
 from tests.engine.proposers import canned
 from tests.made_once import made_once
+from tests.patience import PATIENCE_S
 from tui.view.results import results_of
 
 PROBLEM = """\
@@ -95,8 +96,8 @@ def new_session(
     return create_session(directory, "demo", text, "config.toml", 0)
 
 
-def wait_for_end(paths: SessionPaths, within_s: float = 180) -> None:
-    deadline = time.monotonic() + within_s
+def wait_for_end(paths: SessionPaths) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while engine_liveness(paths).running:
         if time.monotonic() > deadline:
             raise AssertionError(f"{log_tail(paths, 50)}\nlast events: {events_of(paths)[-5:]}")
@@ -249,9 +250,9 @@ def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
             assert paths.best(problem.id, ".cpp").read_text() == source
 
 
-def run_until(paths: SessionPaths, met: Callable[[SessionState], bool], within_s: float = 180) -> SessionState:
+def run_until(paths: SessionPaths, met: Callable[[SessionState], bool]) -> SessionState:
     """Return the first state of a running search that ``met`` accepts."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + PATIENCE_S
     while not met(state := fold(events_of(paths))):
         assert time.monotonic() < deadline and engine_liveness(paths).running, log_tail(paths, 50)
         time.sleep(0.05)
@@ -330,7 +331,7 @@ def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_op
 ) -> None:
     paths = new_session(tmp_path, "softmax", "chain", rounds=1, ideas=1, sizes=False)
     engine = psutil.Process(start_engine(paths))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     killed: set[int] = set()
     while len(killed) < 2:  # it is restarted once
         assert time.monotonic() < deadline, log_tail(paths, 50)

@@ -29,6 +29,7 @@ from engine.session.store import (
     send_request,
     summarize,
 )
+from tests.patience import PATIENCE_S
 from tui.text.story import fold_with_story
 
 BROKEN = "problems = ['builtin:quickstart/softmax']\n[search]\nruonds = 3\n"
@@ -40,8 +41,8 @@ def broken(tmp_path: Path) -> SessionPaths:
     return create_session(tmp_path, "broken", BROKEN, "config.toml", 0)
 
 
-def ended(paths: SessionPaths, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
+def ended(paths: SessionPaths) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while engine_liveness(paths).running:
         assert time.monotonic() < deadline, log_tail(paths, 50)
         time.sleep(0.05)
@@ -136,7 +137,7 @@ def test_a_second_engine_is_refused_before_it_starts(broken: SessionPaths) -> No
 def test_an_engine_started_by_hand_on_a_taken_session_ends_with_its_exit_code(broken: SessionPaths) -> None:
     lock = EngineLock(broken)
     command = [sys.executable, "-m", "engine.daemon.service", str(broken.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=Path(__file__).parents[2])
     assert done.returncode == ExitCode.SESSION_LOCKED
     assert "already running this session" in done.stderr
     lock.release()

@@ -20,6 +20,7 @@ from engine.session.store import SessionPaths, SessionReader, create_session, en
 from engine.session.store.lock import read_holder
 from engine.system.guard import left_behind, read_processes
 from tests.engine.proposers import canned
+from tests.patience import PATIENCE_S
 
 CONFIG = """
 problems = ["{problem}"]
@@ -29,7 +30,7 @@ ideas = 1
 variants = 2
 runoff = 0
 [budget]
-minutes = 3
+minutes = 60
 [evaluation]
 device = "cpu"
 max_pairs = 10
@@ -45,9 +46,9 @@ def paths(tmp_path: Path) -> SessionPaths:
     return create_session(tmp_path, "demo", CONFIG.format(problem=problem), "config.toml", 0)
 
 
-def follow(paths: SessionPaths, until: type, *, of_start: int, within_s: float = 120) -> list[Recorded]:
+def follow(paths: SessionPaths, until: type, *, of_start: int) -> list[Recorded]:
     """Return all events once the engine's ``of_start``-th run has recorded one of a kind."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + PATIENCE_S
     with SessionReader(paths) as reader:
         while time.monotonic() < deadline:
             events = list(reader.read())
@@ -60,8 +61,8 @@ def follow(paths: SessionPaths, until: type, *, of_start: int, within_s: float =
     raise AssertionError(f"no {until.__name__} came:\n{log_tail(paths, 50)}")
 
 
-def wait_gone(pids: set[int], within_s: float = 20) -> bool:
-    deadline = time.monotonic() + within_s
+def wait_gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
     while pids & {process.pid for process in read_processes() if process.state != "Z"}:
         if time.monotonic() > deadline:
             return False

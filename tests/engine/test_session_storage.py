@@ -32,6 +32,7 @@ from engine.session.store import (
 from engine.session.store.database import MIGRATIONS, migrate
 from engine.session.store.filesystem import check_file_system, mount_type
 from engine.session.store.samples import thin
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,7 +128,7 @@ def test_kill_9_loses_no_acknowledged_event(paths: SessionPaths, kill: int) -> N
 
 
 def test_a_full_disk_is_reported_once_and_what_was_acknowledged_stays(paths: SessionPaths) -> None:
-    said, _ = run_script(FILLS_ITS_DISK, paths).communicate(timeout=60)
+    said, _ = run_script(FILLS_ITS_DISK, paths).communicate(timeout=PATIENCE_S)
     lines = said.splitlines()
     acknowledged = [int(one.split()[1]) for one in lines if one.startswith("seq")]
     assert len([one for one in lines if one.startswith("trouble")]) == 1
@@ -149,7 +150,7 @@ def test_the_engine_waits_for_space_and_loses_nothing(tmp_path: Path) -> None:
         writer = EventWriter(paths, on_trouble=troubles.append)
         ballast.write_bytes(b"0" * (os.statvfs(ballast.parent).f_bavail * 4096 - 8192))
         futures = [writer.append(line("x" * 4000)) for _ in range(100)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not troubles and time.monotonic() < deadline:
             time.sleep(0.02)
         assert "no space left" in troubles[0]

@@ -104,7 +104,6 @@ def ends(kernel_tui: KernelTui, folder: Path, languages: str) -> tuple[int, str]
     return ended.returncode, ended.stdout + ended.stderr
 
 
-@pytest.mark.timeout(300)
 def test_ideas_name_languages_and_all_kernels_meet_in_the_runoff(kernel_tui: KernelTui, tmp_path: Path) -> None:
     code, said = ends(kernel_tui, tmp_path, '["cpp", "python"]')
     assert code == 0, said

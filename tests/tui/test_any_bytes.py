@@ -10,6 +10,7 @@ import pytest
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
 from engine.session.store import SessionPaths
+from tests.patience import PATIENCE_S
 
 NO_TEXT = {
     "pasted": b"\x1b[200~\xff\xfe\x1b[201~",
@@ -23,7 +24,7 @@ STRICT = "import tui.monitor.terminal.keyboard; tui.monitor.terminal.keyboard.in
 
 def ended(terminal: Terminal) -> tuple[int, str]:
     """Return the exit status and the final content of the terminal."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while terminal.process.poll() is None and time.monotonic() < deadline:
         terminal.read_for(0.1)
     terminal.read_for(0.2)

@@ -26,6 +26,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui, environment, without_waits
 from tests.engine.proposers import canned
+from tests.patience import PATIENCE_S
 from tui.cli.kernel.eval import evaluate
 from tui.cli.main import COMMANDS, cli
 from tui.cli.shared.kernel_file import problem_line
@@ -112,9 +113,9 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     write_project(directory, rounds=900)
     kernel_tui = KernelTui(directory)
     process = kernel_tui.start("config.toml")
-    wait_until(lambda: closed_rounds(directory) >= 2, within_s=180)
+    wait_until(lambda: closed_rounds(directory) >= 2)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     yield kernel_tui, subprocess.CompletedProcess(process.args, process.returncode, output)
     kernel_tui.kill_engines()
 
@@ -132,8 +133,8 @@ def state_of(paths: SessionPaths) -> SessionState:
     return fold(events_of(paths))
 
 
-def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "what was waited for did not happen"
         time.sleep(0.1)
@@ -446,7 +447,7 @@ def test_resume_goes_on_killing_it_leaves_the_search_and_attach_finds_it(interru
         assert watcher.stdout is not None
         wait_until(lambda watcher=watcher: "softmax:" in watcher.stdout.readline())  # type: ignore[misc]
         watcher.send_signal(signal.SIGINT)
-        output, _ = watcher.communicate(timeout=30)
+        output, _ = watcher.communicate(timeout=PATIENCE_S)
         assert "detached" in output
     assert engine_liveness(paths).running
     assert [one.name for one in (kernel_tui.directory / "sessions").iterdir()] == ["demo"]

@@ -12,6 +12,7 @@ from benchmarks.synthetic_session import GPU, Shape, write_session
 from engine.session.records import events as ev
 from engine.session.records.verdict import Timing, Verdict
 from engine.session.store import SessionPaths
+from tests.patience import TRIES
 from tests.tui.conftest import NOW, Engine
 from tui.monitor.app import MonitorApp
 from tui.monitor.screens.compare import KernelsScreen, SessionsScreen
@@ -144,7 +145,7 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
             await pilot.pause(0.1)
             assert "1 marked" in screen_text(app) and "+ finished" in screen_text(app)
             await pilot.press("space", "space", "space", "c")
-            for _ in range(100):
+            for _ in range(TRIES):
                 await pilot.pause(0.05)
                 if isinstance(app.screen, SessionsScreen):
                     break
@@ -164,7 +165,7 @@ async def test_sessions_side_by_side_go_on_while_one_of_them_runs(engine: Any, t
     async with app.run_test(size=(120, 40)) as pilot:
 
         async def until_row(name: str, *words: str) -> None:
-            for _ in range(100):
+            for _ in range(TRIES):
                 row = next((line for line in screen_text(app).splitlines() if line.strip().startswith(name)), "")
                 if all(word in row for word in words):
                     return

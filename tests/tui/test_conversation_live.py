@@ -21,12 +21,11 @@ from engine.session.store import SessionPaths, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.model_server import Asked, Do, ModelServer
+from tests.patience import TRIES
 from tests.tui.conftest import Monitor
 from tui.monitor.app import MonitorApp
 from tui.monitor.settings import Settings
 from tui.view.source import SessionSource
-
-pytestmark = pytest.mark.timeout(600)
 
 KEY = "sk-test-0123456789abcdef"
 ENVIRONMENT = {"TEST_MODEL_KEY": KEY}
@@ -58,8 +57,6 @@ max_output_tokens = 1000
 input_price = 1.0
 output_price = 10.0
 """
-PATIENCE = 1_200
-"""Maximum number of polls, 50 ms apart, which is enough for a busy machine."""
 
 
 def author(asked: Asked) -> str:
@@ -104,7 +101,7 @@ async def watching(paths: SessionPaths, size: tuple[int, int] = (120, 40)) -> As
 
 
 async def until(monitor: Monitor, met: Callable[[], bool]) -> None:
-    for _ in range(PATIENCE):
+    for _ in range(TRIES):
         if met():
             return
         await monitor.pilot.pause(0.05)

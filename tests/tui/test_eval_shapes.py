@@ -11,6 +11,7 @@ import pytest
 
 from engine.exit_codes import ExitCode
 from tests.commandline import KernelTui, environment, without_waits
+from tests.patience import PATIENCE_S
 
 PROBLEM = """\
 import torch
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> KernelTui:
 def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
     shapes = ("--shapes", "ROWS=100,COLUMNS=2000", "--shapes", "ROWS=300")
     command = ("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", "--quick")
-    judged = run(*command, *shapes, "--json", timeout=280)
+    judged = run(*command, *shapes, "--json", timeout=PATIENCE_S)
     assert judged.returncode == ExitCode.NOTHING_CORRECT, judged.stderr
     found = run.decode(judged.stdout)
     assert found["verdict"]["status"] == "correct", found["verdict"]["reason"]

@@ -20,6 +20,7 @@ from engine.daemon.launch import EngineStart, spawn_engine
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, engine_liveness
+from tests.patience import TRIES
 from tests.tui.conftest import NOW, SMALL, Engine, Monitor, monitor_of
 from tui.monitor.app import MonitorApp
 from tui.monitor.replay import ReplayApp, ReplaySource
@@ -308,7 +309,7 @@ async def test_the_picker_is_moved_in_and_left(tmp_path: Path) -> None:
     app = PickerApp(tmp_path, settings=QUIET)
     async with app.run_test(size=(100, 20)) as pilot:
         choices: Any = app.query_one("#sessions")
-        for _ in range(100):
+        for _ in range(TRIES):
             if choices.option_count == 2 and choices.highlighted == 0:
                 break
             await asyncio.sleep(0.05)

@@ -22,6 +22,7 @@ from benchmarks.pseudo_terminal import Terminal
 from engine.session.records import events as ev
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.store import SessionPaths
+from tests.patience import PATIENCE_S
 from tui.monitor.notifications import Messenger, News, post_webhook, run_command
 from tui.monitor.settings import Settings, load_settings, settings_file
 from tui.view.model import Model
@@ -70,8 +71,8 @@ def teller(tmp_path: Path) -> tuple[Path, str]:
     return told, f"{script} --quietly"
 
 
-def wait_until(met: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(met: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not met():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)

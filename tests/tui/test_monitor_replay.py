@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
 from engine.session.store import SessionPaths
+from tests.patience import TRIES
 from tui.monitor.replay import Clock, ReplayApp, ReplaySource, shorten_gaps
 from tui.monitor.screens.picker import PickerApp
 from tui.monitor.settings import Settings
@@ -66,7 +67,7 @@ async def test_a_gap_that_is_cut_is_said_when_it_is_played_over(session: Session
     db.close()
     app = ReplayApp(ReplaySource(session, speed=100.0), settings=QUIET, ascii_only=False)
     async with app.run_test(size=(120, 40)) as pilot:
-        for _ in range(100):
+        for _ in range(TRIES):
             await pilot.pause(0.05)
             if "Skipped 7 h 12 m without events." in screen_text(app):
                 break
@@ -114,7 +115,7 @@ async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionP
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
 
         async def wait(count: int) -> None:
-            for _ in range(100):
+            for _ in range(TRIES):
                 await pilot.pause(0.05)
                 if len(app.model.state.variants) == count:
                     return

@@ -18,6 +18,7 @@ import pytest
 from engine.exit_codes import ExitCode
 from engine.session.store import SessionPaths, create_session, engine_liveness
 from tests.commandline import NO_BYTECODE, ROOT, KernelTui
+from tests.patience import PATIENCE_S
 from tests.tui.test_cli import write_project
 
 ENGINE = """\
@@ -83,5 +84,5 @@ def test_a_disk_that_fills_while_a_search_runs_is_what_the_engine_says_first_and
     engine.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     next(line for line in search.stdout if "the engine is running again" in line)
     assert kernel_tui("stop", "demo").returncode == ExitCode.OK
-    search.communicate(timeout=60)
+    search.communicate(timeout=PATIENCE_S)
     assert search.returncode == ExitCode.OK

@@ -18,6 +18,7 @@ from engine.session.records.events import DeviceAwaited, DeviceFree, Recorded, V
 from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import environment
+from tests.patience import PATIENCE_S
 from tests.tui.test_cli import SCALAR, write_project
 from tui.text.waiting import WaitLines, held_in_words
 
@@ -70,7 +71,7 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         assert judged.stderr is not None
         said = judged.stderr.readline()
         holder.stdin.close()
-        output, more = judged.communicate(timeout=100)
+        output, more = judged.communicate(timeout=PATIENCE_S)
     finally:
         judged.kill()
         holder.kill()
@@ -154,7 +155,7 @@ def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: 
             assert "the time budget is paused" in said
             time.sleep(HELD_S)
             holder.stdin.close()
-            output, _ = search.communicate(timeout=100)
+            output, _ = search.communicate(timeout=PATIENCE_S)
     assert search.returncode == ExitCode.OK, output
     assert "correct" in output and "best softmax" in output
     with SessionReader(SessionPaths.at(tmp_path / "sessions" / "demo")) as reader:
@@ -180,7 +181,7 @@ def test_a_judge_that_a_signal_has_stopped_is_named_and_the_search_goes_on_with_
             in said
         )
         judge.resume()
-        output, _ = search.communicate(timeout=100)
+        output, _ = search.communicate(timeout=PATIENCE_S)
     assert search.returncode == ExitCode.OK and "best softmax" in output, output
     with SessionReader(SessionPaths.at(tmp_path / "sessions" / "demo")) as reader:
         verdicts = [one.event.verdict for one in reader.read() if isinstance(one.event, VerdictGiven)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import environment
+from tests.patience import PATIENCE_S
 
 PROBLEM = """\
 import torch
@@ -53,7 +54,7 @@ def test_it_is_shown_on_a_terminal_alone(where: str) -> None:
         with contextlib.suppress(OSError):  # how a terminal ends after its last program has exited
             while chunk := os.read(master, 4096):
                 shown += chunk
-        answer, words = process.communicate(timeout=60)
+        answer, words = process.communicate(timeout=PATIENCE_S)
     os.close(master)
     assert process.returncode == 0
     assert b"the answer\r\n" in shown or answer == b"the answer\n"

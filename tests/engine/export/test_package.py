@@ -16,6 +16,7 @@ from engine.export.package.tree import PackagedKernel, check_problem, package_tr
 from engine.problem.inspection import inspect_file
 from engine.session.store import SessionPaths
 from tests.engine.export.test_session_exports import command
+from tests.patience import PATIENCE_S
 
 SCALE = """
 import torch
@@ -168,7 +169,7 @@ def use(site: Path, code: str) -> str:
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     place = f"import sys; sys.path[:0] = {[str(site)]!r}; sys.path += {libraries!r}\n"
     run = [sys.executable, "-I", "-c", place + code]
-    done = subprocess.run(run, env={"PATH": "", "HOME": str(site)}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(run, env={"PATH": "", "HOME": str(site)}, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -261,7 +262,9 @@ def test_a_program_of_its_own_checks_and_times_the_kernel(session: SessionPaths,
     for source, status, said in ((text, 0, "elements agree (tolerance 0.0001)"), (wrong, 1, "expected ")):
         program = tmp_path / "relu"
         file.write_text(source)
-        subprocess.run(["g++", "-std=c++20", "-O2", "-fopenmp", str(file), "-o", str(program)], check=True, timeout=60)
-        ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+        subprocess.run(
+            ["g++", "-std=c++20", "-O2", "-fopenmp", str(file), "-o", str(program)], check=True, timeout=PATIENCE_S
+        )
+        ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=PATIENCE_S)
         assert ran.returncode == status and said in ran.stdout, ran.stdout
         assert "ms, median of 50 calls; the verdict: 0.4 ms" in ran.stdout

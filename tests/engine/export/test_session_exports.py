@@ -19,6 +19,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EventWriter, SessionPaths, SessionReader
 from tests.commandline import KernelTui
 from tests.engine.export.conftest import FIRST, SECOND
+from tests.patience import PATIENCE_S
 
 Opened = tuple[SessionState, SessionReader]
 
@@ -69,7 +70,7 @@ def test_the_report_shows_table_lineage_and_kernel(opened: Opened) -> None:
 def command(paths: SessionPaths, *arguments: str) -> subprocess.CompletedProcess[str]:
     call = [sys.executable, "-m", "tui.cli.main", "export", *arguments]
     root = Path(__file__).parents[3]
-    return subprocess.run(call, cwd=root, capture_output=True, text=True, timeout=60)
+    return subprocess.run(call, cwd=root, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from engine.problem.catalog import CatalogError, builtin_names, inspect_files, resolve, table
 from engine.problem.failure import ProblemFailure
 from engine.problem.spec import ProblemSpec
+from tests.patience import PATIENCE_S
 
 GOOD = """
 import torch
@@ -201,7 +202,7 @@ def test_the_child_dies_with_a_killed_engine(tmp_path: Path) -> None:
 
 
 def _wait_for_child(pid: int) -> psutil.Process:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
             if any("torch" in mapped.path for mapped in child.memory_maps()):

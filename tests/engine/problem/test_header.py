@@ -10,6 +10,7 @@ import pytest
 
 from engine.problem.c_header import HeaderError, derive_header, prototype
 from engine.problem.spec import Language, ProblemSpec, ScalarSpec, TensorSpec
+from tests.patience import PATIENCE_S
 
 SPEC = ProblemSpec(
     id="case",
@@ -54,7 +55,7 @@ def compiled(tmp_path: Path, spec: ProblemSpec, language: Language, kernel: str)
     source.write_text(kernel)
     flags = ["-arch=sm_90", "-std=c++17", "-cubin"] if language == "cu" else ["-std=c++17", "-Wall", "-Werror", "-c"]
     command = [compiler, *flags, "-include", str(header), str(source), "-o", str(tmp_path / "kernel.o")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_arguments_come_in_the_order_of_the_contract() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.problem.names import Names, identifier, slug
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_constant_may_have_any_name_beside_the_usual_headers(tmp_path: Path) -
     source.write_text(constants + "".join(f"#include <{name}>\n" for name in includes))
 
     result = subprocess.run(
-        [compiler, "-fsyntax-only", str(source)], capture_output=True, text=True, timeout=60, check=False
+        [compiler, "-fsyntax-only", str(source)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
     assert result.returncode == 0, result.stderr

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-PATIENCE_S = 280.0
-"""Time limit of a search on a machine that also runs other measurements."""
-
 PROBLEM = """\
 import torch
 

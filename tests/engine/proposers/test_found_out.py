@@ -14,6 +14,7 @@ from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.test_manual import CONFIG
+from tests.patience import PATIENCE_S
 
 
 class Search:
@@ -39,7 +40,7 @@ class Search:
 
     def until(self, holds: Callable[[SessionState], bool], *, ended: bool = False) -> SessionState:
         """Return the first state in which ``holds`` is true. With ``ended``, the engine may end before that."""
-        deadline = time.monotonic() + canned.PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             with SessionReader(self.paths) as reader:
                 state = fold(reader.read())

@@ -21,11 +21,9 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
-from tests.engine.proposers.canned import PATIENCE_S
 from tests.model_server import Asked, Do, ModelServer
 from tests.model_server.asked import Dialect
-
-pytestmark = pytest.mark.timeout(900)
+from tests.patience import PATIENCE_S
 
 KEY = "sk-test-0123456789abcdef"
 ENVIRONMENT = {"TEST_MODEL_KEY": KEY}

@@ -19,9 +19,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
-from tests.engine.proposers.canned import PATIENCE_S
-
-pytestmark = pytest.mark.timeout(900)
+from tests.patience import PATIENCE_S
 
 CONFIG = """\
 name = "demo"

@@ -7,17 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from engine.exit_codes import ExitCode
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.commandline import ROOT, KernelTui, environment
-from tests.engine.proposers.canned import PATIENCE_S
 from tests.engine.proposers.test_language_search import KEY, Author, search_by_two_providers
 from tests.model_server import ModelServer
-
-pytestmark = pytest.mark.timeout(900)
+from tests.patience import PATIENCE_S
 
 REPLAY = """\
 name = "again"

@@ -26,6 +26,7 @@ from engine.tracking.launch import start_sender
 from engine.tracking.measurements import Measurements, parameters_of
 from engine.tracking.outbox import load_outbox
 from tests.commandline import KernelTui
+from tests.patience import PATIENCE_S
 
 BY_HAND = Path(__file__).parents[3] / "sessions" / "by-hand"
 
@@ -63,7 +64,7 @@ def _answers(address: str) -> bool:
 
 
 def wait_until(met: Callable[[], bool], what: str, log: Path) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + PATIENCE_S
     while not met():
         assert time.monotonic() < deadline, f"{what}: {log.read_text() if log.exists() else 'no log'}"
         time.sleep(0.1)

@@ -19,6 +19,7 @@ from engine.system.tool_paths import NoTool
 from tests.commandline import ROOT
 from tests.engine.evaluation.conftest import Bench
 from tests.engine.evaluation.kernels import softmax
+from tests.patience import PATIENCE_S
 
 PRINTED = """\
 ==PROF== Connected to process 4242 (/usr/bin/python3.11)
@@ -95,6 +96,6 @@ def test_the_process_that_is_profiled_calls_the_kernel(
         input=msgspec.json.encode(bench.problem),
         capture_output=True,
         cwd=ROOT,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert (ended.returncode, said in ended.stderr.decode()) == (code, True)

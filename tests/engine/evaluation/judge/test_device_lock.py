@@ -20,6 +20,7 @@ from engine.evaluation.judge.device_lock import (
     queue_path,
     shared,
 )
+from tests.patience import PATIENCE_S
 
 DEVICE = f"test-{os.getpid()}"
 
@@ -52,7 +53,7 @@ def test_who_was_forked_from_the_holder_holds_nothing(end: str) -> None:
         try:
             if end == "killed":
                 holder.kill()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             with alone(DEVICE, lambda: time.monotonic() > deadline) as held:
                 assert held
                 os.kill(child, 0)  # it lives
@@ -83,7 +84,7 @@ def test_who_holds_the_device_knows_that_another_waits_and_can_ask_it_for_memory
         assert not is_awaited(DEVICE) and not memory_is_asked_for(DEVICE)
         other = subprocess.Popen([sys.executable, "-c", WAITS, DEVICE], stdout=subprocess.PIPE, text=True)
         assert other.stdout is not None and other.stdout.readline() == "waits\n"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not is_awaited(DEVICE) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert is_awaited(DEVICE)

@@ -24,6 +24,7 @@ from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
 from tests.engine.evaluation.conftest import PROBLEM
 from tests.engine.evaluation.kernels import softmax
+from tests.patience import PATIENCE_S
 
 CONFIG = EvaluationConfig(device="cpu")
 SETTINGS = JudgeSettings(
@@ -164,7 +165,7 @@ def test_a_judge_waits_for_memory_says_so_and_goes_on(
     lack = waiting.ask(messages.OpenProblem(problem))
     needed = 2 * sum(tensor.nbytes for tensor in problem.tensors)
     assert lack == messages.AwaitsMemory(needed, 1 << 20) and not waiting.holds_buffers
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while idle.holds_buffers and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not idle.holds_buffers, "an idle judge gives back what another one asks for"

@@ -16,6 +16,7 @@ from engine.evaluation.sandbox.arena import Arena
 from engine.evaluation.sandbox.resource_limits import Limits
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.problem.spec import TensorSpec
+from tests.patience import PATIENCE_S
 
 KERNEL = """
 #include <atomic>
@@ -101,7 +102,7 @@ def test_nothing_of_it_is_left_when_it_is_closed(library: Path, problem: Any) ->
     pid = runner.pid
     runner.close()
     runner.close()
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
         time.sleep(0.01)  # its parent reaps it a moment after its death
     assert pid is not None and not Path(f"/proc/{pid}").exists()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
+
 FAULTS = """
 import resource, torch
 from engine.evaluation.judge_device import JudgeDevice
@@ -51,5 +53,5 @@ print(faults() - before)
 
 
 def test_the_first_large_allocations_wait_for_no_pages() -> None:
-    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert int(done.stdout) < 1_000

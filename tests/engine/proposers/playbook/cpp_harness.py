@@ -19,6 +19,7 @@ from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
+from tests.patience import PATIENCE_S
 
 STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", *stack_flags(compiler_of("cpp"))]
 # Vectors wider than the processor's registers have no stable ABI. Only functions inside the kernel pass them.
@@ -85,7 +86,7 @@ def _precompiled(optimize: str) -> Path:
     def make(folder: Path) -> None:
         (folder / "standard.h").write_text("#include <cmath>\n#include <cstddef>\n#include <cstdint>\n")
         command = ["g++", optimize, *STANDARD, *WARNINGS, "-x", "c++-header", "standard.h", "-o", "standard.h.gch"]
-        subprocess.run(command, cwd=folder, check=True, timeout=120)
+        subprocess.run(command, cwd=folder, check=True, timeout=PATIENCE_S)
 
     return made_once(f"standard{optimize}", make)
 
@@ -105,7 +106,7 @@ def build_all(folder: Path, kernels: Sequence[tuple[ProblemSpec, str]], *, optim
     (folder / "kernel.cpp").write_text(in_one_unit(parts))
     command = ["g++", optimize, *STANDARD, *WARNINGS, "-include", str(_precompiled(optimize) / "standard.h")]
     command += ["-shared", str(folder / "kernel.cpp"), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, "\n".join([done.stderr, *(source for _, source in kernels)])
     return [Kernel(library, f"_{number}") for number in range(len(kernels))]
 

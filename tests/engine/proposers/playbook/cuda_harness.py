@@ -18,6 +18,7 @@ from engine.problem.spec import ProblemSpec, TensorSpec
 from tests.engine.proposers.playbook.cpp_harness import Problem, reference
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
+from tests.patience import PATIENCE_S
 
 H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 A100 = DeviceFact("gpu", "cuda", "NVIDIA A100", "sm_80", 80 << 30, 108)
@@ -54,7 +55,7 @@ def _nvcc(source: Path, arch: str, *options: str) -> Path:
     target = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
     command = ["nvcc", "-O3", "-std=c++17", *options, "-Werror", "all-warnings", "-gencode", target, str(source)]
     compiled = source.with_suffix(".so")
-    done = subprocess.run([*command, "-o", str(compiled)], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*command, "-o", str(compiled)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr + source.read_text()
     return compiled
 
@@ -74,7 +75,7 @@ def compile_all_emulated(folder: Path, kernels: Sequence[tuple[ProblemSpec, str]
     emulator = _emulator()
     command = [*EMULATE, "-shared", "-include", str(emulator / "all.h"), "-I", str(EMULATOR)]
     command += [str(folder / "kernel.cpp"), str(emulator / "emulator.so"), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, "\n".join([done.stdout + done.stderr, *(source for _, source in kernels)])
     return [Kernel(library, f"_{number}") for number in range(len(kernels))]
 
@@ -86,9 +87,9 @@ def _emulator() -> Path:
         lines = [f'#include "{header}"' for header in sorted(EMULATOR.glob("*.h"))]
         (folder / "all.h").write_text("\n".join(lines) + "\n")
         command = [*EMULATE, "-x", "c++-header", str(folder / "all.h"), "-o", str(folder / "all.h.gch")]
-        subprocess.run(command, check=True, timeout=120)
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
         command = [*EMULATE, "-O2", "-shared", str(EMULATOR / "emulator.cpp"), "-o", str(folder / "emulator.so")]
-        subprocess.run(command, check=True, timeout=120)
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
 
     return made_once("emulator", make)
 

@@ -24,6 +24,7 @@ from tests.engine.proposers.playbook.cuda_harness import A100, H200, compile_cud
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.engine.proposers.playbook.test_cuda_octets import DTYPES, FP16_TOLERANCE, LARGE, TOLERANCE, conv_of
 from tests.engine.proposers.playbook.wandering import WGMMA_ROWS
+from tests.patience import PATIENCE_S
 
 ALEXNET = "self.c = nn.Conv2d(3, 96, 11, stride=4, padding=2)"
 # name: forward, shape of x, constructor
@@ -87,7 +88,7 @@ def compiled(folder: Path, parts: list[tuple[str, str, str]]) -> subprocess.Comp
     source.write_text(in_one_unit(parts))
     command = ["nvcc", "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"]
     command += ["-gencode", "arch=compute_90a,code=sm_90a", str(source), "-o", str(folder / "kernels.cubin")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -21,6 +21,7 @@ from tests.engine.proposers.playbook.cpp_harness import Problem, make_problem
 from tests.engine.proposers.playbook.cuda_harness import A100, H200, check, compile_cuda, machine_code, run
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.engine.proposers.playbook.wandering import known
+from tests.patience import PATIENCE_S
 
 Sizes = dict[str, int]
 HEADLINE: Sizes = {"b": 32, "h": 32, "l": 512, "s": 512, "d": 64, "e": 64}
@@ -81,7 +82,7 @@ def test_products_stay_asynchronous_and_in_registers(tmp_path: Path) -> None:
     source.write_text(in_one_unit(parts))
     command = ["nvcc", "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"]
     command += ["-gencode", "arch=compute_90a,code=sm_90a", str(source), "-o", str(tmp_path / "kernels.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     report = done.stdout + done.stderr
     assert not re.findall(r"C75\d\d", report), report

@@ -22,6 +22,7 @@ from tests.engine.proposers.playbook.cpp_harness import Problem, make_problem
 from tests.engine.proposers.playbook.cuda_harness import A100, H200, compile_cuda, errors, run
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.engine.proposers.playbook.wandering import WGMMA, known
+from tests.patience import PATIENCE_S
 
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 6e-3}
 """Allowed relative error by output dtype. Three products of bf16 numbers reach 4e-6 to 7e-6 in fp32."""
@@ -79,7 +80,7 @@ def test_products_stay_asynchronous_and_in_registers(tmp_path: Path) -> None:
     source.write_text(in_one_unit(parts))
     command = ["nvcc", "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"]
     command += ["-gencode", "arch=compute_90a,code=sm_90a", str(source), "-o", str(tmp_path / "kernels.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     report = done.stdout + done.stderr
     assert not re.findall(r"C75\d\d", report), report

@@ -33,6 +33,7 @@ from tests.engine.proposers.playbook.cuda_harness import (
 )
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.engine.proposers.playbook.wandering import WGMMA, known
+from tests.patience import PATIENCE_S
 
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 6e-3}
 """Allowed relative error by output dtype. Three products of bf16 numbers reach 4e-6 to 7e-6 in fp32."""
@@ -202,7 +203,7 @@ def ptxas_report(folder: Path, parts: list[tuple[str, str, str]], arch: str) -> 
     source.write_text(in_one_unit(parts))
     command = ["nvcc", "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"]
     command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}", str(source), "-o", str(folder / "kernels.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
