@@ -172,9 +172,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
 
     paths = SessionPaths.at(tmp_path / "sessions" / "steered")
     tmux.keys("B")
-    for place in range(
-        6
-    ):  # The search continues meanwhile: a transformation for the best may have appeared, or all were tried.
+    for place in range(6):  # meanwhile, the best may have changed, or all transformations were tried
         tmux.keys("i")
         dialog = tmux.until("Playbook transformations (the")
         assert dialog.index("Playbook transformations") < dialog.index("In your own words"), "what works comes first"
@@ -213,7 +211,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.keys("y")
     tmux.until(f"⊘ {child}")
     tmux.keys("z")
-    tmux.until(f"⊘ {child}", 10, gone=True)
+    tmux.until(f"⊘ {child}", gone=True)
 
     tmux.keys("q")
     tmux.until("continues (pid")
@@ -224,7 +222,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.command("clear")
     tmux.command(f"{program} attach steered")
     tmux.until("1 Tree")
-    tmux.until("The search is finished", 300)  # the engine has ended, not only the problem
+    tmux.until("The search is finished")  # the engine has ended, not only the problem
     tmux.keys("q")
     tmux.until("The search steered is finished.")
 

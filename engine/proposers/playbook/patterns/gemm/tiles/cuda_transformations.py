@@ -48,7 +48,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
                 "register_tiles",
                 "compute",
                 "Each multiply-add still reads shared memory. Give a thread an 8 x 8 tile of accumulators in "
-                "registers, so that 16 reads serve 64 multiply-adds. Blocks of 128 x 128 load an eighth as much.",
+                "registers, so that 16 reads serve 64 multiply-adds. Blocks of 128 x 128 "
+                "read an eighth of what blocks of 16 x 16 read.",
                 {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8},
                 ("bm", "bn", "bk"),
                 gain=3.0,
