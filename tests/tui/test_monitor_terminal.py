@@ -89,9 +89,9 @@ class Tmux:
     def screen(self) -> str:
         return self._run("capture-pane", "-p")
 
-    def until(self, text: str, *, gone: bool = False) -> str:
+    def until(self, text: str, seconds: float = PATIENCE_S, *, gone: bool = False) -> str:
         """Return the screen once ``text`` has appeared or, if requested, disappeared."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if (text in (screen := self.screen())) != gone:
                 return screen
