@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import MARK, marked, speedup
+import math
+
+from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.comparable import figures_of
 from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import ProblemState, RoundState, SessionState, VariantState
 from tui.text.format import milliseconds
+
+_NOTED = 0.01
+"""The smallest relative change of a round's figure that displays mention."""
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:
@@ -29,11 +34,14 @@ def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
 
 
 def correction_words(state: SessionState, round_: RoundState) -> str:
-    """Format a finished round's figure at its end, ``was 2.31x``, if later runoffs, verdicts or prunes corrected it.
-    Return "" otherwise.
+    """Format a finished round's figure at its end, ``was 2.31x``, if later runoffs, verdicts or prunes changed it by at
+    least 1%. Return "" otherwise.
     """
-    now = round_speedup_words(state, round_.problem, round_.number)
-    if round_.finished_at is None or round_.speedup is None or speedup(round_.speedup) == now.removeprefix(MARK):
+    if round_.finished_at is None or round_.speedup is None:
+        return ""
+    leader = state.leader_of_round(round_.problem, round_.number)
+    now = figures_of(state, leader) if leader is not None else None
+    if now is not None and math.isclose(now.speedup, round_.speedup, rel_tol=_NOTED):
         return ""
     return f"was {speedup(round_.speedup)}"
 
