@@ -10,11 +10,14 @@ import pytest
 from textual import events
 
 from benchmarks.synthetic_session import write_session
+from engine.proposers.llm.model_protocol import Prompt
+from engine.proposers.mailbox import Mailbox
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
 from tui.monitor.screens.confirm import NoticeScreen
+from tui.monitor.screens.reply import ReplyScreen
 from tui.monitor.steering.plans import plan_prune
 
 
@@ -151,6 +154,15 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [requests.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
+
+
+async def test_only_the_limits_that_the_user_changed_are_sent(open_monitor: Any, engine: Any) -> None:
+    engine.record(ev.BudgetChanged(minutes=10 / 3, dollars=12345.67))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("M", "tab")
+        await monitor.press(*["backspace"] * 4, "9", "enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [requests.ChangeBudget(rounds=9)]
 
 
 @pytest.mark.keys("BudgetScreen", "ctrl+n")
@@ -669,6 +681,29 @@ async def test_the_problem_highlighted_in_the_scoreboard_is_seeded(open_monitor:
         await monitor.until_shown(f"Seed an idea for {second}, starting from")
         await monitor.press("escape", "a")
         await monitor.until_shown(f"kernel for {second}")
+
+
+async def test_a_typed_reply_stays_with_its_prompt(open_monitor: Any, engine: Any) -> None:
+    mailbox = Mailbox(engine.paths.directory)
+    for call in ("softmax.r1.ideas.v1.0", "softmax.r1.ideas.v2.0"):
+        mailbox.post(call, Prompt("ideas", "You write kernels.", "Propose ideas."))
+    first, second = mailbox.waiting()
+    async with open_monitor(engine.paths) as monitor:
+        monitor.app.push_screen(dialog := ReplyScreen(monitor.app.model, engine.paths.directory, monitor.app))
+        await monitor.until(lambda: dialog.is_mounted and dialog.call == first, "the dialog")
+        await monitor.press("enter")
+        await monitor.type("mine")
+        mailbox.deliver(first, "from elsewhere")
+        await monitor.until(lambda: "answered, not read yet" in monitor.text(), "the other reply")
+        assert dialog.call == first
+        await monitor.press("ctrl+s")
+        await monitor.until_shown("already has a reply from elsewhere")
+        mailbox.withdraw(first)
+        await monitor.until_shown("no longer waiting for a reply. Select the prompt that this text answers.")
+        await monitor.press("ctrl+s")
+        assert not mailbox.has_reply(second)
+        await monitor.press("shift+tab", "shift+tab", "home", "ctrl+s")
+        await monitor.until_shown(f"{second}: reply submitted")
 
 
 async def test_keys_pressed_faster_than_the_monitor_handles_them_act_in_order(open_monitor: Any, engine: Any) -> None:

@@ -31,12 +31,31 @@ def grown(mode: Mode = "round", sort: SortKey = "written", filter: str = "", eve
 
 @pytest.mark.parametrize("mode", ["round", "lineage"])
 @pytest.mark.parametrize("sort", ["written", "speedup", "time", "age"])
-@pytest.mark.parametrize("filter", ["", "wrong", ">0.9", "!threads=64 softmax"])
+@pytest.mark.parametrize("filter", ["", "wrong", ">0.9", "!threads=64 softmax", "timing", "!queued"])
 def test_incremental_rows_equal_rows_built_at_once(mode: Mode, sort: SortKey, filter: str) -> None:
     rows = grown(mode, sort, filter)
     fresh = TreeRows(rows.state, View(mode=mode, sort=sort))
     fresh.set_filter(filter)
     assert rows.rows == fresh.rows
+
+
+def test_a_filter_follows_pins() -> None:
+    rows = grown(filter="pinned")
+    assert not any(row.match for row in rows.rows)
+    for event, matching in ((ev.NodePinned(node="v7"), ["v7"]), (ev.NodeUnpinned(node="v7"), [])):
+        rows.state.apply(Recorded(rows.state.seq + 1, 9000.0, event))
+        rows.note(event)
+        assert [row.id for row in rows.rows if row.kind == "variant" and row.match] == matching
+
+
+@pytest.mark.parametrize("mode", ["round", "lineage"])
+def test_all_is_folded_and_unfolded(mode: Mode) -> None:
+    rows = grown(mode)
+    rows.fold_all(False)
+    whole = len(rows.rows)
+    for folds in (True, False, True):
+        rows.toggle_all()
+        assert (len(rows.rows) < whole) is folds and (len(rows.rows) == whole) is not folds
 
 
 @pytest.mark.parametrize("batch", [1, 5, 40])

@@ -140,6 +140,27 @@ async def test_a_key_steers_a_search_that_viewers_may_steer(serve: Serve, sessio
     assert sent == [Pause()]
 
 
+async def test_a_viewer_runs_no_command_reads_no_file_and_saves_no_setting(
+    serve: Serve, session: SessionPaths, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(EngineLock(session).release)
+        _, address = serve("--writable")
+        async with browser() as client:
+            websocket = await opened(client, address)
+            await shown(websocket, "round 0")
+            for key, words in (
+                ("A", "Choose alerts in a terminal"),
+                ("T", "on this page only"),
+                ("a", "ctrl+s: submit the pasted text"),
+            ):
+                await websocket.send_json(["stdin", key])
+                text = await shown(websocket, words)
+            assert "path of a" not in text
+            await websocket.close()
+    assert not list((tmp_path / "settings").rglob("*.json"))
+
+
 async def test_a_killed_server_takes_its_viewers_with_it(serve: Serve) -> None:
     server, address = serve()
     async with browser() as client:

@@ -378,7 +378,8 @@ class MonitorApp(App[int]):
     def alert(self, text: str) -> None:
         """Notify a user who may be looking elsewhere, by bell or OSC 9 and by the configured command or webhook."""
         self.ring(self.settings, text)
-        self._messenger.tell(self.settings, one_line(text))
+        if not self.is_web:  # each open page would repeat the alert
+            self._messenger.tell(self.settings, one_line(text))
 
     def ring(self, settings: Settings, text: str) -> None:
         """Ring the terminal's bell or send OSC 9, as the settings say."""
@@ -389,6 +390,10 @@ class MonitorApp(App[int]):
 
     def action_alerts(self) -> None:
         from tui.monitor.screens.alerts import AlertsScreen
+
+        if self.is_web:  # an alert can run any command
+            self.say("Choose alerts in a terminal, since they can run a command.", severity="warning")
+            return
 
         def chosen(settings: Settings | None) -> None:
             if settings is None:
@@ -504,6 +509,9 @@ class MonitorApp(App[int]):
         self.monitor_screen.call_after_refresh(self.monitor_screen.show_all)
         back = len(themes) - 1 if place >= 0 else 0
         again = f" To go back to {before}, press T {back} more time{'' if back == 1 else 's'}." if back else ""
+        if self.is_web:
+            self.say(f"Theme {self.theme}, on this page only.{again}")
+            return
         try:
             save_settings(self.settings)
         except OSError as error:

@@ -17,6 +17,10 @@ class Host(Protocol):
 
     history: History
 
+    @property
+    def is_web(self) -> bool:
+        """Whether the monitor runs in a browser. Its user must not read this machine's files or run its programs."""
+
     def begin(self) -> None:
         """Start following the session. The screen calls this method once the first paint is done."""
 

@@ -150,7 +150,9 @@ def _module(package: str, kernel: PackagedKernel, names: Mapping[str, str]) -> s
         other += f" or ({', '.join(constants)},) != ({', '.join(map(repr, constants.values()))},)"
     tensors = {tensor.source_name for tensor in problem.inputs}
     for one in optional:  # The kernel has the default as a constant.
-        if one not in tensors and one not in constants:
+        if one in tensors:
+            other += f" or not isinstance({one}, torch.Tensor)"
+        elif one not in constants:
             other += f" or type({one}) is not type({_default(one)}) or {one} != {_default(one)}"
     defaults = ""
     if optional:

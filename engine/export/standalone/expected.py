@@ -1,6 +1,6 @@
-"""Compute a standalone program's inputs and expected outputs. This child process reads a :class:`Job` from standard
-input and writes an :class:`Expected` to standard output, as JSON. NumPy fills the tensors, and PyTorch runs the
-reference.
+"""Compute a standalone program's inputs and expected outputs. This child process reads a :class:`ProblemSpec` from
+standard input, as JSON, and writes an :class:`Expected` to standard output, as MessagePack. NumPy fills the tensors,
+and PyTorch runs the reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     answer = os.dup(1)
     os.dup2(2, 1)  # a problem file may print
     with os.fdopen(answer, "wb") as out:
-        out.write(msgspec.json.encode(expected(problem)))
+        out.write(msgspec.msgpack.encode(expected(problem)))  # JSON has no infinities
 
 
 def expected(problem: ProblemSpec) -> Expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 
@@ -40,4 +41,11 @@ def expected_of(problem: ProblemSpec) -> Expected:
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip().splitlines()
         raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'it printed no message'}")
-    return msgspec.json.decode(done.stdout, type=Expected)
+    found = msgspec.msgpack.decode(done.stdout, type=Expected)
+    for tensor, filling in zip((*problem.inputs, *problem.weights), found.fillings, strict=True):
+        if not math.isfinite(filling.mean) or not math.isfinite(filling.width):
+            raise ExportError(
+                f"{problem.id}: {tensor.source_name} contains infinities or NaN, so a program cannot generate it; "
+                "to use the kernel without kernel-tui, export --package"
+            )
+    return found

@@ -13,6 +13,8 @@ import pytest
 from engine.export import ExportError
 from engine.export.package.build import built_library, processor_features, write_wheel
 from engine.export.package.tree import PackagedKernel, check_problem, package_tree
+from engine.export.standalone.program import program
+from engine.export.standalone.reference import expected_of
 from engine.problem.inspection import inspect_file
 from engine.session.store import SessionPaths
 from tests.engine.export.test_session_exports import command
@@ -54,6 +56,38 @@ extern "C" int launch(const float* grad, const float* x, const float* weight, fl
         out0[i] = grad[i] * weight[i % x_dim1];
         out1[i % x_dim1] += grad[i] * x[i];
     }
+    return 0;
+}
+"""
+BIAS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, bias=None):
+        return x if bias is None else x + bias
+def get_inputs():
+    return [torch.randn(4, 8), torch.randn(8)]
+"""
+BIAS_KERNEL = """
+extern "C" int launch(const float* x, const float* bias, float* out, void*) {
+    for (long long i = 0; i < x_numel; ++i) out[i] = x[i] + bias[i % x_dim1];
+    return 0;
+}
+"""
+MASK = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.floor = torch.nn.Parameter(torch.full((1,), FLOOR))
+    def forward(self, x):
+        return torch.where(x > 0, x, self.floor.new_tensor(float("-inf"))) + 0 * self.floor
+def get_inputs():
+    return [torch.randn(64, 32)]
+"""
+MASK_KERNEL = """
+#include <cmath>
+extern "C" int launch(const float* x, const float* floor, float* out, void*) {
+    for (long long i = 0; i < x_numel; ++i) out[i] = x[i] > 0 ? x[i] : -INFINITY;
     return 0;
 }
 """
@@ -208,6 +242,20 @@ def test_a_backward_kernel_computes_the_gradients(scales: list[PackagedKernel], 
     assert "all right" in use(unpacked(wheel), USE_SCALE)
 
 
+def test_a_call_without_an_optional_tensor_uses_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "bias.py").write_text(BIAS)
+    spec = inspect_file(tmp_path / "bias.py", "bias")
+    library = asyncio.run(built_library(spec, "cpp", BIAS_KERNEL, ""))
+    kernel = PackagedKernel(spec, "cpp", BIAS_KERNEL, "A test.", library, features=processor_features())
+    wheel = write_wheel(package_tree("biased", [kernel]), tmp_path)
+    code = """
+import torch, biased
+x, bias = torch.randn(4, 8), torch.randn(8)
+assert torch.equal(biased.Bias()(x, bias), x + bias) and torch.equal(biased.Bias()(x), x)
+"""
+    use(unpacked(wheel), code)
+
+
 def test_operators_work_without_private_names_of_pytorch(scales: list[PackagedKernel], tmp_path: Path) -> None:
     site = tmp_path / "site"
     for number in range(5):
@@ -268,3 +316,19 @@ def test_a_program_of_its_own_checks_and_times_the_kernel(session: SessionPaths,
         ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=PATIENCE_S)
         assert ran.returncode == status and said in ran.stdout, ran.stdout
         assert "ms, median of 50 calls; the verdict: 0.4 ms" in ran.stdout
+
+
+def test_a_program_compares_infinities_and_cannot_generate_them(tmp_path: Path) -> None:
+    file = tmp_path / "mask.py"
+    file.write_text(MASK.replace("FLOOR", "0.0"))
+    spec = inspect_file(file, "mask")
+    text = program(spec, "cpp", MASK_KERNEL, expected_of(spec))
+    for source, status in ((text, 0), (text.replace(": -INFINITY;", ": -1e30f;"), 1)):
+        (tmp_path / "mask.cpp").write_text(source)
+        command = ["g++", "-std=c++20", "-O2", str(tmp_path / "mask.cpp"), "-o", str(tmp_path / "mask")]
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
+        ran = subprocess.run([str(tmp_path / "mask")], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert ran.returncode == status, ran.stdout
+    file.write_text(MASK.replace("FLOOR", 'float("-inf")'))
+    with pytest.raises(ExportError, match="mask: floor contains infinities or NaN, so a program cannot generate it"):
+        expected_of(inspect_file(file, "mask"))

@@ -162,3 +162,19 @@ def test_what_is_not_there_is_said(session: SessionPaths) -> None:
     ]:
         done = command(session, str(session.directory), *arguments)
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--report", "r.md", "--output", "o.md"), "--output does not apply: the export goes to r.md"),
+        (("--training", "t.jsonl", "--package", "p"), "--package does not apply: the export goes to t.jsonl"),
+        (("--best", "relu", "--package", "p", "--backward", "relu=relu"), "relu would compute its own gradients"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    session: SessionPaths, kernel_tui: KernelTui, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = kernel_tui("export", session.directory, *arguments)
+    assert refused.returncode == ExitCode.USAGE and said in refused.stderr, refused.stderr
+    assert not [*kernel_tui.directory.glob("*.md"), *kernel_tui.directory.glob("*.jsonl")]

@@ -142,6 +142,9 @@ def export(
         raise Failure("--backward requires --package NAME", ExitCode.USAGE)
     if relative_to and packed is None:
         raise Failure("--relative-to requires --packed DIRECTORY", ExitCode.USAGE)
+    if (to_file := training or report or sources or packed) and (output or package or standalone):
+        contrary = "--output" if output else "--package" if package else "--standalone"
+        raise Failure(f"{contrary} does not apply: the export goes to {to_file}", ExitCode.USAGE)
     writes_file = package is None and sources is None and packed is None
     if writes_file and (file := training or report or output) is not None:
         refuse_existing(file, force=force)
@@ -396,6 +399,14 @@ def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, st
                 ExitCode.USAGE,
             )
         found[forward] = gradient
+    for forward in found:
+        chain, following = [forward], found.get(forward)
+        while following is not None and following not in chain:
+            chain.append(following)
+            following = found.get(following)
+        if following is not None:
+            whose = "its own gradients" if len(chain) == 1 else f"gradients in a circle ({', '.join(chain)})"
+            raise Failure(f"--backward {forward}={found[forward]}: {forward} would compute {whose}", ExitCode.USAGE)
     return found
 
 

@@ -55,6 +55,8 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         if self._shares:
             self._shares.append("")
         self._share: str | None = None
+        self._shown: dict[str, str] = {}
+        """The text of each field before the user changed it. The text may be a rounded limit."""
 
     def compose(self) -> ComposeResult:
         limits, spent = self._limits, _spent(self._model, self._share)
@@ -64,6 +66,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
             for name in self._fields:
                 value = getattr(limits, name)
                 shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)
+                self._shown[name] = shown
                 label = _FIELDS[name] if self._share is None else _FIELDS[name].partition(" ")[0]
                 with Horizontal():
                     yield Static(label + spent.get(name, ""), markup=False)
@@ -92,8 +95,12 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
 
     def on_input_submitted(self) -> None:
         requested: dict[str, float | int | None] = {}
+        limits = self._limits
         for name in self._fields:
             text = self.query_one(f"#{name}", Input).value.strip().replace("_", "").replace(",", "")
+            if text == self._shown[name]:
+                requested[name] = getattr(limits, name)
+                continue
             try:
                 requested[name] = None if not text else float(text) if name in _FRACTIONS else int(text)
             except ValueError:
@@ -103,7 +110,6 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         if any(value is not None and not 0 < value < 1e12 for value in requested.values()):
             self._refuse("Every limit must be above 0.")
             return
-        limits = self._limits
         changed: dict[str, Any] = {name: value for name, value in requested.items() if value != getattr(limits, name)}
         if removed := [name for name, value in changed.items() if value is None]:
             self._refuse(f"{removed[0].capitalize()}: a limit cannot be removed. Type a larger number.")

@@ -132,6 +132,8 @@ class ReplyScreen(ModalScreen[None]):
     async def _deliver(self, text: str) -> None:
         call = self.call
         if call is None:
+            if self._waiting:
+                self._say("Select the prompt that this text answers.")
             return
         if self._model.source.read_only:
             self._say("This monitor is read-only.")
@@ -141,6 +143,8 @@ class ReplyScreen(ModalScreen[None]):
             self._say(f"The reply exceeds the maximum of {MAX_READ_BYTES >> 20} MiB.")
         elif call not in self._mailbox.waiting():
             self._say(f"{call} is no longer waiting for a reply.")
+        elif call not in self._answered and self._mailbox.has_reply(call):
+            self._say(f"{call} already has a reply from elsewhere, which the engine has not read yet.")
         else:
             try:
                 await asyncio.to_thread(self._mailbox.deliver, call, text)
@@ -166,8 +170,13 @@ class ReplyScreen(ModalScreen[None]):
         choices.clear_options()
         choices.add_options([Option(_entry(call, answered=call not in left)) for call in waiting])
         if waiting:
-            chosen = before if before in left else (left or waiting)[0]
-            choices.highlighted = waiting.index(chosen)
+            typed = self.query_one("#reply", TextArea).text.strip()
+            keeps = before in left or (typed and before in waiting)  # the text answers that prompt
+            if typed and before is not None and before not in waiting:
+                self._say(f"{before} is no longer waiting for a reply. Select the prompt that this text answers.")
+                choices.highlighted = None
+            else:
+                choices.highlighted = waiting.index(before if keeps and before else (left or waiting)[0])
         title = f"{len(left)} prompt{' is' if len(left) == 1 else 's are'} waiting for a reply"
         self.query_one("#title", Static).update(title)
         self._show_prompt()
@@ -180,7 +189,8 @@ class ReplyScreen(ModalScreen[None]):
         palette, call = view.palette, self.call
         self._prompt = ""
         if call is None:
-            view.set_lines([line(("No prompt is waiting for a reply.", palette.dim))])
+            said = "No prompt is selected." if self._waiting else "No prompt is waiting for a reply."
+            view.set_lines([line((said, palette.dim))])
             return
         try:
             whole = (self._mailbox.outbox / f"{call}.md").read_text(encoding="utf-8", errors="replace")

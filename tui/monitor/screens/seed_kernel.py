@@ -66,10 +66,21 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
     SeedKernelScreen #problem { color: $text-error; }
     """
 
-    def __init__(self, problem: ProblemState, idea: IdeaState | None = None, waiting: Sequence[IdeaState] = ()) -> None:
-        """``idea`` is the idea that the kernel implements, if any. ``waiting`` are ideas without a kernel."""
+    def __init__(
+        self,
+        problem: ProblemState,
+        idea: IdeaState | None = None,
+        waiting: Sequence[IdeaState] = (),
+        *,
+        only_pasted: bool = False,
+    ) -> None:
+        """``idea`` is the idea that the kernel implements, if any. ``waiting`` are ideas without a kernel.
+
+        ``only_pasted``: the user must not read this machine's files.
+        """
         super().__init__()
         self._problem, self._idea, self._waiting = problem, idea, waiting
+        self._only_pasted = only_pasted
         self._suggested = Completion("")
 
     def compose(self) -> ComposeResult:
@@ -82,18 +93,18 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
                 names = ", ".join(one.id for one in self._waiting[:5])
                 hint = f"Ideas without a kernel: {names}. To write one, cancel, select the idea, and press e."
                 yield Static(hint, markup=False)
-            suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
-            yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")
+            if not self._only_pasted:
+                suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
+                yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")
             yield Static("", markup=False, id="problem")
             yield Static("", markup=False, id="candidates")
-            yield TextArea(
-                "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or paste its source here"
-            )
-            hint = "enter: submit the file   ctrl+s: submit the pasted text   ctrl+e: $EDITOR   esc: cancel"
-            yield Static(hint, markup=False)
+            here = "paste its source here" if self._only_pasted else "or paste its source here"
+            yield TextArea("", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder=here)
+            from_file, editor = ("", "") if self._only_pasted else ("enter: submit the file   ", "ctrl+e: $EDITOR   ")
+            yield Static(f"{from_file}ctrl+s: submit the pasted text   {editor}esc: cancel", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#path", Input).focus()
+        self.query_one("#pasted" if self._only_pasted else "#path").focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.complain("")

@@ -176,7 +176,7 @@ class Steering:
                 language = request.language or language_for(problem, idea)
                 self._submit(problem, language, source, request.text, None, idea)
 
-        self._host.open_dialog(SeedKernelScreen(problem, idea, waiting), chosen)
+        self._host.open_dialog(SeedKernelScreen(problem, idea, waiting, only_pasted=self._host.is_web), chosen)
 
     def edit(self) -> None:
         """Edit a copy of the selected kernel. The saved text becomes the kernel's child."""

@@ -26,7 +26,11 @@ SORT_KEYS: tuple[SortKey, ...] = ("written", "speedup", "time", "age")
 
 NEAR = 64
 """Number of rows on either side of a node's old position that ``find`` searches first."""
-_RESORTING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
+_RESORTING = (
+    *(ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored),
+    *(ev.NodePinned, ev.NodeUnpinned, ev.EngineStarted, ev.EngineStopped),
+)
+"""Events that may change which rows match a filter, or their order."""
 
 
 class View(Struct):
@@ -71,6 +75,9 @@ class TreeRows:
             self._rows = None
         elif isinstance(event, _RESORTING) and (self.view.filter or self.view.sort != "written"):
             self.forget_all()
+        elif isinstance(event, ev.VariantStage) and self._matcher is not None and event.variant in self.state.variants:
+            variant = self.state.variants[event.variant]
+            self._forget(variant.problem, variant.round)
 
     def _note_in_lineage(self, event: ev.IdeaProposed | ev.VariantWritten) -> None:
         view = self.view
@@ -120,6 +127,15 @@ class TreeRows:
             if self.view.mode == "lineage" and folded:
                 self.view.folds.update((first.id, True) for first in first_kernels(self.state, problem.id))
         self.forget_all()
+
+    def toggle_all(self) -> None:
+        """Fold every round (in the lineage view, every first kernel) or, if all are folded, unfold everything."""
+        problems = self.state.problems.values()
+        if self.view.mode == "lineage":
+            nodes = [first.id for problem in problems for first in first_kernels(self.state, problem.id)]
+        else:
+            nodes = [round_.id for problem in problems for round_ in problem.rounds]
+        self.fold_all(not all(map(self.is_folded, nodes)))
 
     def reveal(self, node: str) -> int | None:
         """Unfold all ancestors of ``node``. Return the node's index in ``rows``, or None if the node is hidden or

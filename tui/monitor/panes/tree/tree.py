@@ -186,8 +186,7 @@ class SearchTree(LineWidget):
             self._fold(row, not row.folded)
 
     def action_toggle_all(self) -> None:
-        rounds = [row for row in self.tree_rows.rows if row.kind == "round"]
-        self.tree_rows.fold_all(any(not row.folded for row in rounds) or not rounds)
+        self.tree_rows.toggle_all()
         if self._node is not None and self.tree_rows.find(self._node) is None:
             seen = (
                 node for node in reversed(self.tree_rows.above(self._node)) if self.tree_rows.find(node) is not None
