@@ -55,7 +55,8 @@ class Do:
     """Behavior for one request.
 
     ``text``: the reply, by default from the server's author. ``delay_s``: before the first byte. ``pause_s``: between
-    events of ``piece`` characters each. ``hang_open``: send only comments that keep the connection open.
+    events of ``piece`` characters each. ``hang_open``: send only comments that keep the connection open. ``counts``: an
+    OpenAI usage object that replaces the usual one.
     """
 
     kind: Kind = "reply"
@@ -69,6 +70,7 @@ class Do:
     delay_s: float = 0.0
     pause_s: float = 0.0
     piece: int = 12
+    counts: dict[str, Any] | None = None
     retry_after: str | None = None
     message: str = ""
 
@@ -265,7 +267,7 @@ class ModelServer:
             reasoning=do.reasoning,
             cache_written=do.cache_written,
         )
-        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
+        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece, do.counts)
 
     async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
         await exchange.begin("text/event-stream")

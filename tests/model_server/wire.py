@@ -54,7 +54,9 @@ _ANTHROPIC: dict[Error, tuple[int, str]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply to send. ``piece``: characters per stream event."""
+    """A reply to send. ``piece``: characters per stream event. ``counts``: an OpenAI usage object that replaces the
+    usual one.
+    """
 
     text: str
     usage: Usage
@@ -62,6 +64,7 @@ class Answer:
     finish: Finish
     tier: str
     piece: int = 12
+    counts: dict[str, Any] | None = None
 
 
 def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
@@ -223,7 +226,8 @@ def _response(answer: Answer, *, whole: bool) -> dict[str, Any]:
         "temperature": None,
         "top_p": None,
         "service_tier": answer.tier,
-        "usage": {
+        "usage": answer.counts
+        or {
             "input_tokens": usage.input,
             "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.cache_written},
             "output_tokens": usage.output,
@@ -258,6 +262,8 @@ def _chunk(answer: Answer) -> dict[str, Any]:
 
 
 def _chat_usage(answer: Answer) -> dict[str, Any]:
+    if answer.counts is not None:
+        return answer.counts
     usage = answer.usage
     return {
         "prompt_tokens": usage.input,

@@ -20,6 +20,7 @@ class OutputDetails(Struct):
 class ResponsesUsage(Struct):
     input_tokens: Count
     output_tokens: Count
+    total_tokens: Count | None = None
     input_tokens_details: InputDetails | None = None
     output_tokens_details: OutputDetails | None = None
 
@@ -27,6 +28,7 @@ class ResponsesUsage(Struct):
 class ChatUsage(Struct):
     prompt_tokens: Count
     completion_tokens: Count
+    total_tokens: Count | None = None
     prompt_tokens_details: InputDetails | None = None
     completion_tokens_details: OutputDetails | None = None
 
@@ -99,20 +101,23 @@ def responses_usage(usage: ResponsesUsage | None) -> Usage | None:
     if usage is None:
         return None
     given, made = usage.input_tokens_details or InputDetails(), usage.output_tokens_details or OutputDetails()
-    return _usage(usage.input_tokens, usage.output_tokens, given, made)
+    return _usage(usage.input_tokens, usage.output_tokens, usage.total_tokens, given, made)
 
 
 def chat_usage(usage: ChatUsage | None) -> Usage | None:
     if usage is None:
         return None
     given, made = usage.prompt_tokens_details or InputDetails(), usage.completion_tokens_details or OutputDetails()
-    return _usage(usage.prompt_tokens, usage.completion_tokens, given, made)
+    return _usage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, given, made)
 
 
-def _usage(input_tokens: int, output_tokens: int, given: InputDetails, made: OutputDetails) -> Usage:
+def _usage(
+    input_tokens: int, output_tokens: int, total_tokens: int | None, given: InputDetails, made: OutputDetails
+) -> Usage:
     return Usage(
         input=input_tokens,
-        output=output_tokens,
+        # Some servers, such as xAI's, count reasoning tokens only in the total.
+        output=max(output_tokens, (total_tokens or 0) - input_tokens),
         cached=given.cached_tokens or 0,
         reasoning=made.reasoning_tokens or 0,
         cache_written=given.cache_write_tokens or 0,
