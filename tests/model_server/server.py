@@ -55,8 +55,8 @@ class Do:
     """Behavior for one request.
 
     ``text``: the reply, by default from the server's author. ``delay_s``: before the first byte. ``pause_s``: between
-    events of ``piece`` characters each. ``hang_open``: send only comments that keep the connection open. ``counts``: an
-    OpenAI usage object that replaces the usual one.
+    events of ``piece`` characters each. ``hang_open``: send only comments that keep the connection open. ``counts``
+    and ``parts``: see ``Answer``.
     """
 
     kind: Kind = "reply"
@@ -71,6 +71,7 @@ class Do:
     pause_s: float = 0.0
     piece: int = 12
     counts: dict[str, Any] | None = None
+    parts: bool = False
     retry_after: str | None = None
     message: str = ""
 
@@ -267,7 +268,7 @@ class ModelServer:
             reasoning=do.reasoning,
             cache_written=do.cache_written,
         )
-        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece, do.counts)
+        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece, do.counts, do.parts)
 
     async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
         await exchange.begin("text/event-stream")

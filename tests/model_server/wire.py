@@ -55,7 +55,7 @@ _ANTHROPIC: dict[Error, tuple[int, str]] = {
 @dataclass(frozen=True)
 class Answer:
     """A reply to send. ``piece``: characters per stream event. ``counts``: an OpenAI usage object that replaces the
-    usual one.
+    usual one. ``parts``: whether chat events carry lists of thinking and text, as Mistral's do.
     """
 
     text: str
@@ -65,6 +65,7 @@ class Answer:
     tier: str
     piece: int = 12
     counts: dict[str, Any] | None = None
+    parts: bool = False
 
 
 def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
@@ -246,7 +247,8 @@ def _chat_events(answer: Answer) -> Iterator[bytes]:
     yield chunk({"role": "assistant", "content": ""})
     said = "refusal" if answer.finish == "refusal" else "content"
     for piece in _pieces(answer):
-        yield chunk({said: piece})
+        thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me see."}]}
+        yield chunk({said: [thinking, {"type": "text", "text": piece}] if answer.parts else piece})
     yield chunk({}, _chat_finish(answer.finish))
     yield _sse({**_chunk(answer), "choices": [], "usage": _chat_usage(answer)})
     yield b"data: [DONE]\n\n"

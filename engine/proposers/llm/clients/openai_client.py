@@ -164,7 +164,7 @@ class OpenAIClient:
                 for choice in (chunk.choices or [])[:1]:
                     delta = choice.delta or openai_wire.Delta()
                     refused |= bool(delta.refusal)
-                    text.add(delta.content or delta.refusal)
+                    text.add(delta.text or delta.refusal)
                     ended = choice.finish_reason or ended
                 if ended and usage is not None:
                     await drain(events)

@@ -18,16 +18,16 @@ class OutputDetails(Struct):
 
 
 class ResponsesUsage(Struct):
-    input_tokens: Count
-    output_tokens: Count
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     total_tokens: Count | None = None
     input_tokens_details: InputDetails | None = None
     output_tokens_details: OutputDetails | None = None
 
 
 class ChatUsage(Struct):
-    prompt_tokens: Count
-    completion_tokens: Count
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     total_tokens: Count | None = None
     prompt_tokens_details: InputDetails | None = None
     completion_tokens_details: OutputDetails | None = None
@@ -45,6 +45,7 @@ class Incomplete(Struct):
 
 class Part(Struct):
     type: str = ""
+    text: str | None = None
 
 
 class Item(Struct):
@@ -79,8 +80,16 @@ class Event(Struct):
 
 
 class Delta(Struct):
-    content: str | None = None
+    """The next part of a reply. Mistral's reasoning models send ``content`` as a list of thinking and text."""
+
+    content: str | list[Part] | None = None
     refusal: str | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text or "" for part in self.content if part.type == "text")
+        return self.content or ""
 
 
 class Choice(Struct):
@@ -112,8 +121,15 @@ def chat_usage(usage: ChatUsage | None) -> Usage | None:
 
 
 def _usage(
-    input_tokens: int, output_tokens: int, total_tokens: int | None, given: InputDetails, made: OutputDetails
-) -> Usage:
+    input_tokens: int | None,
+    output_tokens: int | None,
+    total_tokens: int | None,
+    given: InputDetails,
+    made: OutputDetails,
+) -> Usage | None:
+    if total_tokens is None and (input_tokens is None or output_tokens is None):
+        return None
+    input_tokens, output_tokens = input_tokens or 0, output_tokens or 0
     return Usage(
         input=input_tokens,
         # Some servers, such as xAI's, count reasoning tokens only in the total.
