@@ -149,13 +149,16 @@ def clean(text: str) -> str:
 
 
 def _checked(reply: Reply) -> str:
-    """Clean the reply's text. Raises :class:`Unusable` if the reply clearly has no answer."""
+    """Clean the reply's text and drop inline reasoning. Raises :class:`Unusable` if the reply clearly has no answer."""
     if reply.finish == "refusal":
         said = f": {_beginning(reply.text)}" if reply.text.strip() else ""
         raise Unusable(f"the model refused to answer{said}")
-    if len(reply.text) > MAX_REPLY_CHARS:
-        raise Unusable(f"the reply has {len(reply.text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
     text = clean(reply.text)
+    # Some servers leave the drafts of a reasoning model in the reply. The tag <think> may be in the prompt instead.
+    answer = text.rpartition("</think>")[2]
+    text = answer if answer.strip() else text
+    if len(text) > MAX_REPLY_CHARS:
+        raise Unusable(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
     if not text.strip():
         cut = ": the model reached the output limit before the first word" if reply.finish == "length" else ""
         raise Unusable(f"the reply is empty{cut}")

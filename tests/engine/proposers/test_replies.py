@@ -44,6 +44,10 @@ def reason(text: str, finish: Finish = "stop", language: Language = "cpp") -> st
         f"First how to build it:\n```bash\nmake\n```\n{canned.block(KERNEL)}And a detail:\n```cpp\nint x;\n```\n",
         canned.block(KERNEL) + "Once more:\n" + canned.block(KERNEL),
         KERNEL,
+        f"<think>A draft:\n{canned.block(canned.divides('b'))}</think>\n\n{canned.block(KERNEL)}",
+        f"A draft:\n```cpp\nint x;\n</think>{canned.block(KERNEL)}",
+        f"<think>{'So. ' * 200_000}</think>\n{KERNEL}",
+        f"{canned.block(KERNEL)}</think>\n",
     ],
 )
 def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
@@ -89,6 +93,7 @@ def test_a_python_kernel_is_a_module_with_the_new_model() -> None:
         json.dumps([{"text": text, "category": "Memory Access"} for text in canned.IDEAS[:2]]),
         "\n".join(json.dumps({"text": text, "category": "memory"}) for text in canned.IDEAS[:2]),
         canned.ideas(*canned.IDEAS[:3])[:-70],
+        f"<think>{canned.ideas('A draft.')}</think>\n{canned.ideas(*canned.IDEAS[:2])}",
     ],
 )
 def test_ideas_are_found_in_what_stands_around_them(text: str) -> None:
