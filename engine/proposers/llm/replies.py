@@ -32,6 +32,8 @@ _MAX_TRIES = 400
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _HTML = re.compile(r"\s*(<!doctype\s+html|<html\b|<head\b|<body\b)", re.IGNORECASE)
 _DEFINES_LAUNCH = re.compile(r"\blaunch\s*\(")
+_LAUNCH_BODY = re.compile(r"\blaunch\s*\([^;{}()]*\)\s*(?:noexcept\s*)?\{")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _DEFINES_MODEL = re.compile(r"\bclass\s+ModelNew\b")
 _DEFINES_TRITON = re.compile(r"@(?:triton\.)?jit\b")
 _BARE_CODE = re.compile(r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|template\b|__global__|namespace\b)')
@@ -110,6 +112,9 @@ def read_kernel(reply: Reply, language: Language) -> str:
     defines = _DEFINES_MODEL if module else _DEFINES_LAUNCH
     kernels = [block for block in (fitting or blocks) if defines.search(block.text)]
     different = {block.text.strip() for block in kernels}
+    if len(different) > 1 and not module:  # Other blocks may only declare, call or mention launch.
+        kernels = [block for block in kernels if _LAUNCH_BODY.search(_COMMENT.sub(" ", block.text))] or kernels
+        different = {block.text.strip() for block in kernels}
     if len(different) > 1:
         raise Unusable(f"the reply has {len(different)} different kernels instead of exactly one")
     what = "class ModelNew" if module else "launch"

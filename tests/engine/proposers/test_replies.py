@@ -48,6 +48,9 @@ def reason(text: str, finish: Finish = "stop", language: Language = "cpp") -> st
         f"A draft:\n```cpp\nint x;\n</think>{canned.block(KERNEL)}",
         f"<think>{'So. ' * 200_000}</think>\n{KERNEL}",
         f"{canned.block(KERNEL)}</think>\n",
+        f'The header:\n```cpp\nextern "C" int launch(const float* x, float* out, void*);\n```\n{canned.block(KERNEL)}',
+        f"{canned.block(KERNEL)}A call:\n```cpp\nif (launch(x, out, nullptr)) {{\n    return 1;\n}}\n```\n",
+        f"{canned.block(KERNEL)}```cpp\n// A helper for launch() {{\nfloat twice(float a) {{ return 2 * a; }}\n```\n",
     ],
 )
 def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
@@ -61,6 +64,12 @@ def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
         ("", "stop", "empty"),
         ("", "length", "the model reached the output limit"),
         (canned.block(KERNEL) + canned.block(canned.divides("b")), "stop", "2 different kernels"),
+        (
+            canned.block(KERNEL) + canned.block(KERNEL.replace("x,", "x, // (rows);\n", 1)),
+            "stop",
+            "2 different kernels",
+        ),
+        (canned.block("int launch(int);\n") + canned.block("int launch(float);\n"), "stop", "2 different kernels"),
         (
             canned.block("import torch\nclass ModelNew: ...\n", "python"),
             "stop",
@@ -162,11 +171,19 @@ def test_any_reply_is_used_or_refused(text: str, finish: Finish) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-@pytest.mark.parametrize("unit", ["`", "```\n", "{", "[{", '{"text": "', "<", " ", "~", "\n", "```cpp\nlaunch(\n"])
+@pytest.mark.parametrize(
+    "unit",
+    ["`", "```\n", "{", "[{", '{"text": "', "<", " ", "~", "\n", "```cpp\nlaunch(\n", "launch(", "/*", "\\", ","],
+)
 def test_no_reply_takes_long_to_read(unit: str) -> None:
     text = (unit * 400_000)[:399_000]
+    second = f"```\nlaunch()\n```\n```\nlaunch({text}"
     began = time.monotonic()
-    for read in (lambda: read_kernel(reply(text), "cu"), lambda: read_ideas(reply(text), 4)):
+    for read in (
+        lambda: read_kernel(reply(text), "cu"),
+        lambda: read_kernel(reply(second), "cu"),
+        lambda: read_ideas(reply(text), 4),
+    ):
         try:
             read()
         except Unusable:
