@@ -29,6 +29,9 @@ _MAX_METHOD_CHARS = 120
 _MAX_TRIES = 400
 """Maximum number of positions at which the parser looks for a JSON object."""
 
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_BACKSLASH = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+"""A valid escape in JSON, which is group 1, or a backslash that begins none."""
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _HTML = re.compile(r"\s*(<!doctype\s+html|<html\b|<head\b|<body\b)", re.IGNORECASE)
 _DEFINES_LAUNCH = re.compile(r"\blaunch\s*\(")
@@ -84,9 +87,11 @@ class _Block(Struct, frozen=True):
 def read_ideas(reply: Reply, count: int) -> list[ReadIdea]:
     """Extract up to ``count`` ideas from a reply, in order. Raises :class:`Unusable`."""
     text = _checked(reply)
-    found = list(_ideas_in(text))[:count]
+    found = list(_ideas_in(text))
+    if len(found) < count:  # Of two equally long lists, max returns the first, so valid replies keep their text.
+        found = max(found, list(_ideas_in(_repaired(text))), key=len)
     if found:
-        return found
+        return found[:count]
     if reply.finish == "length":
         raise Unusable("the reply was cut off at the output limit before its first idea was complete")
     if "{" not in text and "[" not in text:
@@ -190,9 +195,14 @@ def _ideas_in(text: str) -> Iterator[ReadIdea]:
                 yield idea
 
 
+def _repaired(text: str) -> str:
+    """Remove trailing commas, and double the backslashes that JSON does not allow."""
+    return _BACKSLASH.sub(lambda match: match[1] or r"\\", _TRAILING_COMMA.sub(r"\1", text))
+
+
 def _values(text: str) -> Iterator[Any]:
     """Yield the outermost JSON objects and lists in ``text``, in order."""
-    decoder, place = json.JSONDecoder(), 0
+    decoder, place = json.JSONDecoder(strict=False), 0  # Strings may contain line breaks.
     for _ in range(_MAX_TRIES):
         starts = [at for at in (text.find("{", place), text.find("[", place)) if at >= 0]
         if not starts:

@@ -112,6 +112,20 @@ def test_ideas_are_found_in_what_stands_around_them(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "ideas"),
+    [
+        ('{"ideas": [{"text": "Tiles\nof 64."}]}', ["Tiles of 64."]),
+        ('{"ideas": [{"text": "Tiles of 64.",},\n]}', ["Tiles of 64."]),
+        (r'{"ideas": [{"text": "Split x\_dim \\ by \u0034 in \units."}]}', [r"Split x\_dim \ by 4 in \units."]),
+        ('{"ideas": [{"text": "Sum a[i, ]."}, {"text": "Tiles of 64.",}]}', ["Sum a[i ].", "Tiles of 64."]),
+        ('{"ideas": [{"text": "Sum a[i, ]."}]}', ["Sum a[i, ]."]),
+    ],
+)
+def test_ideas_in_slightly_invalid_json_are_read_and_valid_ones_keep_their_text(text: str, ideas: list[str]) -> None:
+    assert [idea.text for idea in read_ideas(reply(text), 3)] == ideas
+
+
+@pytest.mark.parametrize(
     ("variants", "read"),
     [
         (["Tiles of 64.", " Tiles of\n128. ", "", 7], ("Tiles of 64.", "Tiles of 128.")),
