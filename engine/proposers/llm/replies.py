@@ -39,8 +39,10 @@ _LAUNCH_BODY = re.compile(r"\blaunch\s*\([^;{}()]*\)\s*(?:noexcept\s*)?\{")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _DEFINES_MODEL = re.compile(r"\bclass\s+ModelNew\b")
 _DEFINES_TRITON = re.compile(r"@(?:triton\.)?jit\b")
-_BARE_CODE = re.compile(r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|template\b|__global__|namespace\b)')
-_BARE_PYTHON = re.compile(r'\s*(import\s|from\s|#|""")')
+_BARE_CODE = re.compile(
+    r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|(template|namespace|using|static|constexpr|__global__)\b)'
+)
+_BARE_PYTHON = re.compile(r'\s*(import\s|from\s|#|"""|@)')
 _C_WORDS = frozenset(("c", "cc", "cpp", "c++", "cxx", "cu", "cuda", "cuh", "cuda-c", "cudac", "hpp", "h", "hip"))
 _PYTHON_WORDS = frozenset(("python", "py", "python3", "triton"))
 _CATEGORY_WORDS = {
@@ -264,7 +266,9 @@ def _category(name: str) -> str:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """Find a text's fenced blocks, as CommonMark defines them. An unclosed block extends to the end of the text."""
+    """Find a text's fenced blocks, as CommonMark defines them. An unclosed block extends to the first line that ends
+    with its fence or, without such a line, to the end of the text.
+    """
     found: list[_Block] = []
     fence, word = "", ""
     lines: list[str] = []
@@ -278,8 +282,11 @@ def _blocks(text: str) -> list[_Block]:
             fence = ""
         else:
             lines.append(line)
-    if fence:
-        found.append(_Block(word, "\n".join(lines), False))
+    if fence:  # The model may have closed the block at the end of the last line of code.
+        end = next((at for at, line in enumerate(lines) if line.rstrip().endswith(fence)), None)
+        if end is not None:
+            lines = [*lines[:end], lines[end].rstrip().removesuffix(fence)]
+        found.append(_Block(word, "\n".join(lines), end is not None))
     return found
 
 

@@ -44,6 +44,8 @@ def reason(text: str, finish: Finish = "stop", language: Language = "cpp") -> st
         f"First how to build it:\n```bash\nmake\n```\n{canned.block(KERNEL)}And a detail:\n```cpp\nint x;\n```\n",
         canned.block(KERNEL) + "Once more:\n" + canned.block(KERNEL),
         KERNEL,
+        canned.block(KERNEL.rstrip()),
+        canned.block(KERNEL.rstrip()) + "This kernel needs `launch(x)` only.\n",
         f"<think>A draft:\n{canned.block(canned.divides('b'))}</think>\n\n{canned.block(KERNEL)}",
         f"A draft:\n```cpp\nint x;\n</think>{canned.block(KERNEL)}",
         f"<think>{'So. ' * 200_000}</think>\n{KERNEL}",
@@ -55,6 +57,16 @@ def reason(text: str, finish: Finish = "stop", language: Language = "cpp") -> st
 )
 def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
     assert read_kernel(reply(text), "cpp") == KERNEL
+
+
+@pytest.mark.parametrize("line", ["using real = float;", "static int calls;", "constexpr int TILE = 64;"])
+def test_a_kernel_without_a_fence_may_begin_with_any_declaration(line: str) -> None:
+    assert read_kernel(reply(f"{line}\n{KERNEL}"), "cpp") == f"{line}\n{KERNEL}"
+
+
+def test_a_triton_kernel_without_a_fence_may_begin_with_its_decorator() -> None:
+    source = "@triton.jit\ndef twice(x): ...\n\nclass ModelNew(torch.nn.Module): ...\n"
+    assert read_kernel(reply(source), "triton") == source
 
 
 @pytest.mark.parametrize(
