@@ -531,7 +531,10 @@ _SECTIONS: dict[str, type[Table]] = {
     "search": SearchConfig,
     "budget": BudgetConfig,
     "evaluation": EvaluationConfig,
+    "cluster": ClusterConfig,
     "prompts": PromptsConfig,
+    "profile": ProfileConfig,
+    "tracking": TrackingConfig,
 }
 
 
@@ -541,4 +544,7 @@ def _home_of(key: str, here: type[Table]) -> str:
         return f"its own table, [{key}]"
     if here is not Config and key in Config.model_fields:
         return "the top of the file, before any [table]"
+    providers = MODEL_TABLES.values()
+    if here in providers and any(key in model.model_fields for model in providers):
+        return ""
     return next((f"[{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")

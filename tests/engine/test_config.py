@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from engine.config.schema import (
     preset_text,
 )
 from engine.config.source_locations import key_lines, line_of
+from engine.config.values import Table
 
 ROOT = Path(__file__).parents[2]
 MINIMAL = 'problems = ["builtin:quickstart/softmax"]\n'
@@ -143,6 +145,22 @@ memory_limit = "a lot"
         ("seed = 1\n", "config.toml:1: problems: this key is missing; list the problems to search"),
         ('problms = ["a.py"]\n', 'config.toml:1: problms: unknown key; did you mean "problems"?'),
         (
+            MINIMAL + "[profile]\ncounter = true\n",
+            'config.toml:3: profile.counter: unknown key; did you mean "counters"?',
+        ),
+        (
+            MINIMAL + "[budget.per_problem]\ndolars = 1\n",
+            'config.toml:3: budget.per_problem.dolars: unknown key; did you mean "dollars"?',
+        ),
+        (
+            MINIMAL + '[[models]]\nprovider = "openai"\nmodel = "m"\n[models.budget]\ndolars = 1\n',
+            'config.toml:6: models[1].budget.dolars: unknown key; did you mean "dollars"?',
+        ),
+        (
+            MINIMAL + '[[models]]\nprovider = "manual"\ncommand = ["agent"]\n',
+            "config.toml:4: models[1].command: unknown key; use one of weight, roles, provider",
+        ),
+        (
             MINIMAL + '[[models]]\nprovider = "openai"\nmodl = "m"\n',
             'config.toml:4: models[1].modl: unknown key; did you mean "model"?',
         ),
@@ -165,6 +183,21 @@ memory_limit = "a lot"
 )
 def test_one_fault(text: str, expected: str) -> None:
     assert errors_of(text) == [expected]
+
+
+TABLES = [
+    key
+    for key, field in Config.model_fields.items()
+    if any(
+        isinstance(kind, type) and issubclass(kind, Table) for kind in (field.annotation, *get_args(field.annotation))
+    )
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_unknown_key_in_any_table_is_a_fault(table: str) -> None:
+    (error,) = errors_of(f"{MINIMAL}[{table}]\nqqqqq = 1\n")
+    assert error.startswith(f"config.toml:3: {table}.qqqqq: unknown key; use one of ")
 
 
 def test_faults_in_models_name_the_entry_and_its_line() -> None:
