@@ -170,7 +170,7 @@ def test_what_holds_no_idea_says_why(text: str, finish: Finish, words: str) -> N
 PIECES = st.sampled_from(
     [
         *("```", "```cpp\n", "\n```\n", "~~~", "{", "[", '{"ideas": [', '"text": "', '"}', "]}", "launch(", "<html>"),
-        *("\ud800", "\x00", "\r", "\n", "class ModelNew", "python", "```python\n", 'extern "C"', "\u2028"),
+        *("\ud800", "\x00", "\r", "\n", "class ModelNew", "python", "```python\n", 'extern "C"', "\u2028", "</think>"),
     ]
 )
 FINISHES: st.SearchStrategy[Finish] = st.sampled_from(["stop", "length", "refusal"])
