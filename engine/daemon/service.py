@@ -175,7 +175,7 @@ async def _search(
         loop.add_signal_handler(which, interrupt, which)
     readings = Readings()
     search = asyncio.create_task(_run(paths, writer, state, launch, readings))
-    heart = asyncio.create_task(_beat(writer, guard, signals, readings))
+    heart = asyncio.create_task(_beat(writer, guard, signals, readings, state))
     await asyncio.wait((search, heart, asked), return_when=asyncio.FIRST_COMPLETED)
     if not search.done():
         search.cancel()
@@ -241,14 +241,18 @@ async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: Se
         state.apply(await writer.record(answer))
 
 
-async def _beat(writer: EventWriter, guard: Guard, signals: list[signal.Signals], readings: Readings) -> None:
+async def _beat(
+    writer: EventWriter, guard: Guard, signals: list[signal.Signals], readings: Readings, state: SessionState
+) -> None:
     """Write a heartbeat and device readings every second. Because this coroutine runs in the event loop, a blocked loop
     shows as missing heartbeats.
 
     Returns only after the writer has failed.
     """
+    starts = state.starts
     while writer.failure is None:
-        writer.heartbeat("stopping" if signals else "running")
+        # If this engine dies before it records its start, the next engine still needs the earlier engine's last moment.
+        writer.heartbeat("stopping" if signals else "running", None if state.starts > starts else state.heard_at)
         writer.sample(readings.read())
         guard.ensure()
         await asyncio.sleep(HEARTBEAT_S)

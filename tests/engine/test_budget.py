@@ -56,6 +56,14 @@ def test_an_engine_that_died_counts_until_its_last_heartbeat() -> None:
     assert elapsed_s(session(*stopped, (1000.0, again)), now=1000.0) == 50.0, "it said when it ended"
 
 
+def test_what_an_engine_records_before_its_start_is_not_the_time_of_the_engine_that_died() -> None:
+    state = session((100.0, STARTED))
+    state.heard_at = 190.0
+    state.apply(Recorded(2, 1000.0, LogLine(level="warning", text="tracking could not start")))
+    state.apply(Recorded(3, 1010.0, structs.replace(STARTED, before=state.died_at)))
+    assert elapsed_s(state, now=1015.0) == 95.0
+
+
 def test_a_stopped_engine_counts_no_further() -> None:
     assert elapsed_s(session((100.0, STARTED), (120.0, STOPPED)), now=5000.0) == 20.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import pytest
 
 from engine.daemon.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
 from engine.daemon.logind import LogoutPolicy, configured_to_kill, surviving
-from engine.daemon.service import LATE_STOP
+from engine.daemon.service import LATE_STOP, _beat
 from engine.devices.fact import DeviceFact
+from engine.devices.readings import Readings
 from engine.exit_codes import ExitCode
 from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped
 from engine.session.records.requests import Stop
+from engine.session.state.session_state import fold
 from engine.session.store import (
     EngineLock,
     EventWriter,
@@ -29,6 +32,8 @@ from engine.session.store import (
     send_request,
     summarize,
 )
+from engine.system import clock
+from engine.system.guard import Guard
 from tests.patience import PATIENCE_S
 from tui.text.story import fold_with_story
 
@@ -163,6 +168,28 @@ def test_an_engine_without_a_word_is_said_to_have_died(broken: SessionPaths) -> 
     writer.append(EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox=""))
     writer.close()
     assert summarize(broken).state == "died"
+
+
+async def test_an_engine_that_dies_during_its_start_adds_no_time_to_the_search(
+    broken: SessionPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox="")
+    began, writer = clock.now(), EventWriter(broken)
+    writer.append(start)
+    writer.close()
+    for hours in (0, 10):  # The first engine dies in its first second, and the second engine before it has started.
+        monkeypatch.setattr(clock, "now", lambda hours=hours: began + 3600.0 * hours)
+        with SessionReader(broken) as reader:
+            state = fold(reader.read())
+            state.heard_at = reader.last_moment(state)
+        writer, guard = EventWriter(broken), Guard(0, "none")
+        heart = asyncio.create_task(_beat(writer, guard, [], Readings(), state))
+        await asyncio.sleep(0)
+        heart.cancel()
+        writer.close()
+    with SessionReader(broken) as reader:
+        assert state.elapsed_s(reader.last_moment(state)) < 60.0
+        assert (beat := reader.heartbeat()) is not None and beat.note == "running"
 
 
 # logging out

@@ -39,9 +39,9 @@ class SessionData(Struct):
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
-    device; time after this does not count toward the budget. ``heard_at`` is the time of the last heartbeat by the
-    engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason. ``died``: whether
-    the newest engine died. Readers set this field from the engine's lock, because no event records a death.
+    device; time after this does not count toward the budget. ``heard_at`` is the newest engine's last moment when this
+    process read the session; 0 if unknown. ``gone`` maps each departed device of another host to the reason. ``died``:
+    whether the newest engine died. Readers set this field from the engine's lock, because no event records a death.
     """
 
     name: str = ""
@@ -141,9 +141,11 @@ class SessionData(Struct):
 
     @property
     def died_at(self) -> float:
-        """Estimate the time at which the newest engine died; 0 if it did not die."""
+        """Estimate the time at which the newest engine died; 0 if it did not die. Events after this time are from an
+        engine that has not recorded its start yet.
+        """
         died = self.engine is not None and self.engine.stopped is None
-        return self.last_moment(self.heard_at) if died else 0.0
+        return self.heard_at if died else 0.0
 
     def outcome(self, problem: str) -> Outcome:
         """Return a problem's current outcome. A pruned problem is neither solved nor unsolved."""

@@ -28,7 +28,8 @@ _LATEST = 253_402_300_800.0
 
 class Heartbeat(Struct, frozen=True):
     """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
-    clock, which also sets the times of events; 0 in older files.
+    clock, which also sets the times of events; 0 in older files. Until an engine has recorded its start,
+    ``engine_time`` is the last moment of the earlier engine.
     """
 
     time: float

@@ -185,11 +185,15 @@ class EventWriter:
                 self._pending.samples.append((time.time(), json))
                 self._condition.notify()
 
-    def heartbeat(self, note: str = "") -> None:
-        """Record that the engine is alive, with its state in ``note``. The file keeps only the latest heartbeat."""
+    def heartbeat(self, note: str = "", engine_time: float | None = None) -> None:
+        """Record that the engine is alive, with its state in ``note``. The file keeps only the latest heartbeat.
+
+        Until an engine has recorded its start, it passes the earlier engine's last moment as ``engine_time``.
+        """
+        moment = clock.now() if engine_time is None else engine_time
         with self._condition:
             if self._refusal() is None:
-                self._pending.heartbeat = (time.time(), os.getpid(), note, clock.now())
+                self._pending.heartbeat = (time.time(), os.getpid(), note, moment)
                 self._condition.notify()
 
     def flush(self, timeout_s: float | None = None) -> None:
