@@ -12,7 +12,7 @@ import msgspec
 
 from engine.cluster import dask_settings
 from engine.cluster import messages as m
-from engine.cluster.certificates import security
+from engine.cluster.certificates import faults, security
 
 AGAIN_S = 2.0
 """Seconds between two attempts to connect."""
@@ -42,7 +42,7 @@ class Link:
         on_state: Callable[[str], None],
     ) -> None:
         self._address, self._engine = address, engine
-        self._security = security(certificates, "engine")
+        self._certificates, self._security = certificates, security(certificates, "engine")
         self._on_beat, self._on_leaving, self._on_strange_beat = on_beat, on_leaving, on_strange_beat
         self._on_report, self._on_state = on_report, on_state
         self._client: Any = None
@@ -110,33 +110,31 @@ class Link:
     async def _connect(self) -> None:
         from distributed import Client
 
-        # asynchronous: everything runs in the engine's own event loop.
-        client = Client(
-            self._address,
-            security=self._security,
-            asynchronous=True,
-            set_as_default=False,
-            timeout=dask_settings.DEAD_S,
-            name="kernel-tui",
-        )
+        client: Any = None
         try:
+            # The constructor reads the certificates, which may be incomplete while a person renews them.
+            client = Client(
+                self._address,
+                security=self._security,
+                asynchronous=True,  # Everything runs in the engine's own event loop.
+                set_as_default=False,
+                timeout=dask_settings.DEAD_S,
+                name="kernel-tui",
+            )
             await client
             client.scheduler_comm.interval = _SEND_S
             client.subscribe_topic(m.BEATS, self._hear_worker)
             client.subscribe_topic(m.topic_of(self._engine), self._hear_report)
         except Exception as error:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.close(), AGAIN_S)
-            self._tell(in_words(error))
+            await _close(client)
+            self._tell("; ".join(faults(self._certificates, "engine")) or in_words(error))
             return
         self._client = client
         self._tell("")
 
     async def _drop(self) -> None:
         client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(client.close(), AGAIN_S)
+        await _close(client)
 
     def _tell(self, trouble: str) -> None:
         up = not trouble
@@ -159,6 +157,12 @@ class Link:
 
     def _hear_report(self, event: tuple[float, str]) -> None:
         self._on_report(m.decode_report(event[1]))
+
+
+async def _close(client: Any) -> None:
+    if client is not None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.close(), AGAIN_S)
 
 
 def in_words(error: BaseException) -> str:

@@ -18,10 +18,12 @@ from cryptography import x509
 
 from engine.cluster import dask_settings
 from engine.cluster.certificates import create, faults, files, security
+from engine.cluster.link import Link
 from engine.config.schema import ConfigError, parse_config
 from engine.doctor.cluster import cluster
 from engine.exit_codes import ExitCode
 from tests.commandline import KernelTui, environment
+from tests.patience import PATIENCE_S
 
 CONFIG = 'problems = ["builtin:quickstart/softmax"]\n[cluster]\nscheduler = "{}"\ncertificates = "{}"\n'
 
@@ -83,6 +85,27 @@ async def test_dask_lets_in_only_holders_of_a_certificate(scheduler: str, certif
         await Client(scheduler.replace("tls:", "tcp:"), asynchronous=True, timeout=3)
     async with Client(scheduler, security=security(certificates, "engine"), asynchronous=True) as client:
         assert await asyncio.wait_for(client.scheduler.identity(), 10)
+
+
+async def test_the_engine_connects_once_its_certificates_match_again(
+    scheduler: str, certificates: Path, tmp_path: Path
+) -> None:
+    mine, other, states = tmp_path / "mine", tmp_path / "other", asyncio.Queue[str]()
+    shutil.copytree(certificates, mine)
+    create(other, ["localhost"])
+
+    def ignore(*_: object) -> None:
+        pass
+
+    link = Link(scheduler, mine, "engine", ignore, ignore, ignore, ignore, states.put_nowait)
+    shutil.copy(other / "engine-key.pem", mine)  # A person copies new certificates, and the key arrives first.
+    link.start()
+    try:
+        assert "engine-key.pem does not belong to" in await asyncio.wait_for(states.get(), PATIENCE_S)
+        shutil.copy(certificates / "engine-key.pem", mine)
+        assert await asyncio.wait_for(states.get(), PATIENCE_S) == ""
+    finally:
+        await link.close()
 
 
 async def test_a_worker_too_lets_in_only_holders_of_a_certificate(scheduler: str, certificates: Path) -> None:
