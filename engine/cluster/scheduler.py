@@ -55,11 +55,11 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
         await ended.wait()
 
 
-def main(certificates: Path) -> None:
-    """Serve on a free port, print the address, and end with the parent process."""
+def main(certificates: Path, port: int = 0) -> None:
+    """Serve on ``port``, or on a free port if 0. Print the address, and end with the parent process."""
     die_with_parent()
-    asyncio.run(run_scheduler("", 0, certificates, lambda address: print(address, flush=True)))
+    asyncio.run(run_scheduler("", port, certificates, lambda address: print(address, flush=True)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

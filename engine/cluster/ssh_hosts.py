@@ -63,7 +63,7 @@ class SshHosts:
     """The scheduler and the SSH connections of one session.
 
     - ``directory``: for certificates; it need not exist
-    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; no line is repeated
+    - ``say``: called when the scheduler or a host's worker ends, with the reason; no line is repeated
     """
 
     def __init__(self, cluster: ClusterConfig, directory: Path, say: Callable[[str], None]) -> None:
@@ -85,22 +85,8 @@ class SshHosts:
             )
         here = self._cluster.address or platform.node()
         create(self._directory, [here])
-        self._scheduler = await asyncio.create_subprocess_exec(
-            *python_command("engine.cluster.scheduler"),
-            str(self._directory),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": python_path()},
-            process_group=0,
-        )
-        assert self._scheduler.stdout is not None
-        try:
-            line = await asyncio.wait_for(self._scheduler.stdout.readline(), _START_S)
-        except TimeoutError:
-            line = b""
-        if not line:
-            raise EvaluationError("the cluster's scheduler did not start; read the reason in the session's engine.log")
-        port = line.decode().strip().rpartition(":")[2]
+        port = await self._start_scheduler(0)
+        self._keeping.append(asyncio.create_task(self._keep_scheduler(port)))
         for host in self._cluster.hosts:
             self._keeping.append(asyncio.create_task(self._keep(host, f"tls://{here}:{port}")))
         return self._cluster.model_copy(
@@ -117,42 +103,85 @@ class SshHosts:
             self._scheduler = None
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    async def _start_scheduler(self, port: int) -> int:
+        """Start the scheduler on ``port``, or on a free port if 0. Return the port. Raises ``EvaluationError``."""
+        self._scheduler = await asyncio.create_subprocess_exec(
+            *python_command("engine.cluster.scheduler"),
+            str(self._directory),
+            str(port),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": python_path()},
+            process_group=0,
+        )
+        assert self._scheduler.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._scheduler.stdout.readline(), _START_S)
+        except TimeoutError:
+            line = b""
+        if not line:
+            raise EvaluationError("the cluster's scheduler did not start; read the reason in the session's engine.log")
+        return int(line.decode().strip().rpartition(":")[2])
+
+    async def _keep_scheduler(self, port: int) -> None:
+        """Start the scheduler again on the same port if it ends. Workers and the engine then connect again."""
+        while self._scheduler is not None and not self._closed:
+            code = await self._scheduler.wait()
+            self._tell(f"the cluster's scheduler ended (exit code {code}); the engine starts it again")
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._start_scheduler(port)
+            except OSError as error:
+                self._tell(f"the engine cannot start the cluster's scheduler: {error}")
+            except EvaluationError as error:
+                self._tell(str(error))
+                await end_group(self._scheduler)
+
+    def _tell(self, line: str) -> None:
+        _log.warning("%s", line)
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
+
     async def _keep(self, host: str, address: str) -> None:
         """Run a worker on ``host`` until cancelled. If the connection breaks, connect again."""
         pause_s = AGAIN_S
         while True:
-            process = await asyncio.create_subprocess_exec(
-                *ssh_command(host, self._cluster.command, address),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=2,  # The engine's log.
-                stderr=asyncio.subprocess.PIPE,
-                process_group=0,
-            )
-            assert process.stdin is not None and process.stderr is not None
+            began = asyncio.get_running_loop().time()
             try:
-                began = asyncio.get_running_loop().time()
-                process.stdin.write(packed(self._directory) + b"\n")
-                last = await _pass_on(process.stderr)
-                code = await process.wait()
-                line = f"{host}: its worker ended: {last or f'ssh exit code {code}'}"
-                if line not in self._said:
-                    self._said.add(line)
-                    self._say(line)
-                if asyncio.get_running_loop().time() - began > LONGEST_S:
-                    pause_s = AGAIN_S
-                _log.warning(
-                    "%s: its worker ended (ssh exit code %d); the engine starts it again in %g s", host, code, pause_s
-                )
-            finally:
-                if process.returncode is None:
-                    process.stdin.close()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(process.wait(), _CLOSE_S)
-                await end_group(process)
+                why = f"its worker ended: {await self._run_worker(host, address)}"
+            except OSError as error:  # For example, too many open files.
+                why = f"the engine cannot start its worker: {error}"
             if self._closed:  # In Python 3.11, ``wait_for`` loses a cancellation that arrives as the process ends.
                 return
+            self._tell(f"{host}: {why}")
+            if asyncio.get_running_loop().time() - began > LONGEST_S:
+                pause_s = AGAIN_S
+            _log.info("%s: the engine starts its worker again in %g s", host, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_S, 2 * pause_s)
+
+    async def _run_worker(self, host: str, address: str) -> str:
+        """Run a worker on ``host`` until it ends. Return the last line that it or ssh wrote. Raises OSError."""
+        process = await asyncio.create_subprocess_exec(
+            *ssh_command(host, self._cluster.command, address),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=2,  # The engine's log.
+            stderr=asyncio.subprocess.PIPE,
+            process_group=0,
+        )
+        assert process.stdin is not None and process.stderr is not None
+        try:
+            process.stdin.write(packed(self._directory) + b"\n")
+            last = await _pass_on(process.stderr)
+            code = await process.wait()
+            return last or f"ssh exit code {code}"
+        finally:
+            if process.returncode is None:
+                process.stdin.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _CLOSE_S)
+            await end_group(process)
 
 
 async def _pass_on(errors: asyncio.StreamReader) -> str:

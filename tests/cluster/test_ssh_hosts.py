@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.cluster.certificates import create
+from engine.cluster.certificates import check_peer, create
 from engine.cluster.ssh_hosts import SshHosts, packed, ssh_command
 from engine.config.schema import ClusterConfig, ConfigError, parse_config
 from engine.session.state.session_state import fold
 from tests.cluster.watching import recorded, verdicts_per_kernel
 from tests.commandline import KernelTui
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, TRIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -126,6 +126,58 @@ async def test_the_engine_repeats_what_a_host_without_a_compiler_says(
     finally:
         await hosts.close()
     assert why.startswith("localhost: ") and "apt-get install g++" in why
+
+
+@pytest.fixture
+def received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an ``ssh`` on the PATH that reaches no host and writes what it receives to this file."""
+    ssh, file = tmp_path / "bin" / "ssh", tmp_path / "received"
+    ssh.parent.mkdir()
+    ssh.write_text(f"#!/bin/sh\nexec cat >{file}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    return file
+
+
+async def test_the_engine_tries_again_after_it_could_not_start_a_worker(received: Path, tmp_path: Path) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    hosts = SshHosts(ClusterConfig(hosts=("gpu1",), address="127.0.0.1"), tmp_path / "certificates", said.put_nowait)
+    await hosts.start()
+    try:
+        certificate, aside = tmp_path / "certificates" / "worker.pem", tmp_path / "aside.pem"
+        certificate.rename(aside)
+        why = await asyncio.wait_for(said.get(), PATIENCE_S)
+        aside.rename(certificate)
+        assert why.startswith("gpu1: ") and "worker.pem" in why
+        for _ in range(TRIES):
+            if received.exists() and received.stat().st_size:
+                break
+            await asyncio.sleep(0.05)
+        assert received.stat().st_size
+    finally:
+        await hosts.close()
+
+
+async def test_the_engine_starts_a_scheduler_that_died_again_on_its_port(received: Path, tmp_path: Path) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    hosts = SshHosts(ClusterConfig(hosts=("gpu1",), address="127.0.0.1"), tmp_path / "certificates", said.put_nowait)
+    cluster = await hosts.start()
+    try:
+        first = hosts._scheduler
+        assert first is not None and cluster.scheduler is not None
+        first.kill()
+        assert "scheduler" in await asyncio.wait_for(said.get(), PATIENCE_S)
+        port = int(cluster.scheduler.rpartition(":")[2])
+        for _ in range(TRIES):
+            with contextlib.suppress(OSError):
+                check_peer(tmp_path / "certificates", "engine", "127.0.0.1", port, 5)
+                break
+            await asyncio.sleep(0.05)
+        check_peer(tmp_path / "certificates", "engine", "127.0.0.1", port, 5)
+        second = hosts._scheduler
+    finally:
+        await hosts.close()
+    assert second is not first and second is not None and second.returncode is not None
 
 
 def test_the_script_on_a_host_ends_with_its_worker(tmp_path: Path) -> None:
