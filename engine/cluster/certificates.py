@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import platform
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from engine.session.store.paths import replace_file
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -39,7 +40,9 @@ def files(directory: Path, role: Role) -> tuple[Path, Path, Path]:
 
 
 def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path]:
-    """Create a certificate for each role, and a CA unless ``directory`` already has one.
+    """Create a certificate for each role. Create a CA, unless ``directory`` has one that outlives the certificates.
+
+    Other hosts refuse the certificates of a new CA until they get its ``ca.pem``.
 
     Args:
         directory: Created if missing. Only the user can read the keys.
@@ -53,14 +56,14 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
     Raises:
         CertificateError: A file cannot be read or written, or the cryptography package is missing.
     """
-    x509, hashes, ec, _ = _cryptography()
+    x509, hashes, ec, serialization = _cryptography()
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Clocks of hosts differ slightly.
-    written: list[Path] = []
+    certificates: dict[Path, Any] = {}
+    keys: dict[Path, Any] = {}
+    authority, authority_key = _usable_ca(directory, now + datetime.timedelta(days=days))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if (directory / _CA_KEY).exists():
-            authority, authority_key = _load(directory / _CA), _load_key(directory / _CA_KEY)
-        else:
+        if authority is None:
             authority_key = ec.generate_private_key(ec.SECP256R1())
             name = _name("CA")
             authority = (
@@ -70,7 +73,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
                 .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
                 .sign(authority_key, hashes.SHA256())
             )
-            written += _write(directory / _CA, directory / _CA_KEY, authority, authority_key)
+            certificates[directory / _CA] = authority
         listed = [_host_name(host) for host in hosts] or _host_names(directory) or [_host_name(platform.node())]
         names = x509.SubjectAlternativeName(list(dict.fromkeys((*listed, _host_name("localhost")))))
         for role in ROLES:
@@ -86,10 +89,17 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
                 .sign(authority_key, hashes.SHA256())
             )
             _, certificate_file, key_file = files(directory, role)
-            written += _write(certificate_file, key_file, certificate, key)
+            certificates[certificate_file], keys[key_file] = certificate, key
+        if directory / _CA in certificates:
+            keys[directory / _CA_KEY] = authority_key
+        # The CA's key comes last: after an interruption, it matches no CA, and the next run creates a new one.
+        for file, one in certificates.items():
+            replace_file(file, one.public_bytes(serialization.Encoding.PEM))
+        for file, key in keys.items():
+            replace_file(file, _key_bytes(key), mode=0o600)
     except OSError as error:
         raise CertificateError(f"cannot write {error.filename}: {error.strerror}; choose another directory") from None
-    return written
+    return [*certificates, *keys]
 
 
 def security(directory: Path, role: Role) -> Any:
@@ -208,12 +218,13 @@ def _host_name(host: str) -> Any:
 
 
 def _host_names(directory: Path) -> list[Any]:
-    """Return the hosts that the scheduler's certificate lists; [] if there is no certificate yet."""
+    """Return the hosts that the scheduler's certificate lists; [] if there is no readable certificate."""
     x509, *_ = _cryptography()
     _, file, _ = files(directory, "scheduler")
-    if not file.exists():
+    try:
+        return list(_load(file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except CertificateError:
         return []
-    return list(_load(file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
 
 
 def _usage(*, is_ca: bool) -> Any:
@@ -236,15 +247,22 @@ def _builder(subject: Any, issuer: Any, key: Any, begins: datetime.datetime, day
     )
 
 
-def _write(certificate_file: Path, key_file: Path, certificate: Any, key: Any) -> list[Path]:
+def _key_bytes(key: Any) -> bytes:
     _, _, _, serialization = _cryptography()
-    pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
-    key_file.unlink(missing_ok=True)
-    descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password))
-    certificate_file.write_bytes(certificate.public_bytes(pem))
-    return [certificate_file, key_file]
+    no_password = serialization.NoEncryption()
+    return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password))
+
+
+def _usable_ca(directory: Path, until: datetime.datetime) -> tuple[Any, Any]:
+    """Return the CA's certificate and key. Return None for both if a file is missing or damaged, if the files do not
+    match, or if the CA expires before ``until``.
+    """
+    try:
+        authority, key = _load(directory / _CA), _load_key(directory / _CA_KEY)
+    except CertificateError:
+        return None, None
+    fits = authority.public_key() == key.public_key() and authority.not_valid_after_utc >= until
+    return (authority, key) if fits else (None, None)
 
 
 def _load(file: Path) -> Any:

@@ -172,6 +172,31 @@ def test_a_second_run_keeps_the_ca(tmp_path: Path) -> None:
     assert (tmp_path / "ca-key.pem").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("lost", ["ca.pem", "ca-key.pem", "scheduler.pem", "worker-key.pem"])
+def test_a_second_run_repairs_what_an_interruption_left(kernel_tui: KernelTui, lost: str) -> None:
+    directory = kernel_tui.directory / "certs"
+    create(directory, ["gpu1"])
+    before = (directory / "ca.pem").read_bytes()
+    (directory / lost).write_bytes(b"")
+    said = kernel_tui("cluster", "certs", "certs").stdout
+    assert [faults(directory, role) for role in ("scheduler", "worker", "engine")] == [[], [], []]
+    assert ("created a new CA" in said) == (before != (directory / "ca.pem").read_bytes()) == lost.startswith("ca")
+    assert {file.name for file in directory.iterdir() if file.stat().st_mode & 0o077 == 0} == {
+        *("ca-key.pem", "scheduler-key.pem", "worker-key.pem", "engine-key.pem")
+    }
+
+
+def test_a_ca_that_expires_before_the_new_certificates_is_replaced(tmp_path: Path) -> None:
+    create(tmp_path, ["gpu1"], days=1)
+    before = (tmp_path / "ca.pem").read_bytes()
+    create(tmp_path, [], days=9)
+    assert (tmp_path / "ca.pem").read_bytes() == before
+    create(tmp_path, [], days=11)
+    assert (tmp_path / "ca.pem").read_bytes() != before
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=10.5)
+    assert [faults(tmp_path, role, later) for role in ("scheduler", "worker", "engine")] == [[], [], []]
+
+
 def test_a_second_run_without_hosts_keeps_their_names(tmp_path: Path) -> None:
     create(tmp_path, ["gpu1", "10.0.0.7"])
     create(tmp_path, [])

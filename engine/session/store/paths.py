@@ -85,13 +85,13 @@ def write_best(paths: SessionPaths, problem_id: str, suffix: str, source: str) -
     return target
 
 
-def replace_file(target: Path, content: bytes) -> None:
+def replace_file(target: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a temporary file, flush it to disk, and rename it to ``target``. On failure, delete the temporary file.
-    Raises OSError.
+    ``mode``: permissions of the file, reduced by the umask. Raises OSError.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

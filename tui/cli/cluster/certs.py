@@ -18,15 +18,21 @@ def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Create a CA and the certificates of all roles.
 
     With --host, give the name or IP address by which workers and engines reach the scheduler. If DIRECTORY already has
-    a CA, the command renews the other certificates. Without --host, renewed certificates list the same hosts as before.
-    Anyone who holds a certificate can run code on the workers, so copy the files over SSH. The CA's key, ca-key.pem,
-    stays on this machine.
+    a CA that is valid for long enough, the command renews only the other certificates. Without --host, renewed
+    certificates list the same hosts as before. Anyone who holds a certificate can run code on the workers, so copy the
+    files over SSH. The CA's key, ca-key.pem, stays on this machine.
     """
-    from engine.cluster.certificates import create
+    from engine.cluster.certificates import ROLES, create
 
+    renews = any((directory / f"{role}.pem").exists() for role in ROLES)
     written = create(directory, hosts, days)
     for file in written:
         echo(f"wrote {file}")
+    if renews and directory / "ca.pem" in written:
+        echo(
+            "created a new CA, because the old CA is incomplete or expires too soon; hosts trust the new certificates "
+            "only after you copy all of them again"
+        )
     echo(
         "copy ca.pem to every host, worker*.pem to each GPU host, engine*.pem to the engine's host, and scheduler*.pem "
         "to the scheduler's host"
