@@ -247,7 +247,7 @@ class ClusterEvaluator:
             cluster.certificates,
             self._engine,
             self._hear_beat,
-            lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
+            self._roster.hear_leaving,
             self._roster.hear_strange,
             self._hear_report,
             self._hear_link,

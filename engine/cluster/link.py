@@ -36,7 +36,7 @@ class Link:
         certificates: Path,
         engine: str,
         on_beat: Callable[[m.Beat], None],
-        on_leaving: Callable[[str], None],
+        on_leaving: Callable[[m.Leaving], None],
         on_strange_beat: Callable[[m.AnyBeat], None],
         on_report: Callable[[m.Report], None],
         on_state: Callable[[str], None],
@@ -152,8 +152,8 @@ class Link:
         match message:
             case m.Beat() as beat:
                 self._on_beat(beat)
-            case m.Leaving(device=device):
-                self._on_leaving(device)
+            case m.Leaving() as leaving:
+                self._on_leaving(leaving)
 
     def _hear_report(self, event: tuple[float, str]) -> None:
         self._on_report(m.decode_report(event[1]))

@@ -268,9 +268,10 @@ class AnyBeat(Struct, frozen=True):
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
-    """Message from a worker that shuts down cleanly."""
+    """Message from a worker that shuts down cleanly. ``start``: see :class:`Beat`; "" from older releases."""
 
     device: str
+    start: str = ""
 
 
 AnyInward = Perform | Cancel

@@ -154,6 +154,12 @@ class Roster:
                 self._losses[device_id] = self._losses.get(device_id, 0) + 1
             self._leave(device, why)
 
+    def hear_leaving(self, leaving: m.Leaving) -> None:
+        """Note that a worker shuts down, unless a newer worker has replaced it on its device."""
+        device = self.devices.get(leaving.device)
+        if device is not None and leaving.start in ("", device.beat.start):
+            self.left(device.id, f"{device.host}: its worker left")
+
     def look(self) -> None:
         """Find devices that have been silent for too long."""
         now = self._clock()

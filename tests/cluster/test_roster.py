@@ -129,6 +129,18 @@ def test_a_restarted_worker_is_another_and_late_messages_of_the_first_do_not_cou
     assert [device.beat.address for device in seen.roster.usable()] == ["tls://a:2"]
 
 
+def test_the_goodbye_of_an_earlier_worker_does_not_end_the_worker_that_replaced_it() -> None:
+    seen = Observed("NVIDIA H200")
+    for start in ("100.000", "200.000"):
+        seen.roster.hear(beat("a", start=start))
+    seen.roster.hear_leaving(m.Leaving("a/GPU-1", "100.000"))
+    assert seen.usable == {"a"}
+    for leaving in (m.Leaving("a/GPU-1", "200.000"), m.Leaving("a/GPU-1")):  # Older releases send no start.
+        seen.roster.hear_leaving(leaving)
+        assert seen.usable == set() and seen.left == {"a/GPU-1": "a: its worker left"}
+        seen.roster.hear(beat("a", start="300.000"))
+
+
 def test_a_host_with_faults_in_a_row_gets_no_work_for_a_while() -> None:
     seen = Observed("NVIDIA H200")
     seen.roster.hear(beat("a"))

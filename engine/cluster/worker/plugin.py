@@ -97,7 +97,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(Exception):
-            worker.log_event(m.BEATS, m.encode(m.Leaving(self._device.id)).decode())
+            worker.log_event(m.BEATS, m.encode(m.Leaving(self._device.id, self._start)).decode())
         await asyncio.gather(*(self._end(child) for child in list(self._children.values())))
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
