@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 from statistics import median_low
 
 from msgspec.structs import replace
@@ -96,7 +97,7 @@ class Comparability:
             return verdict, []
         times = self._references.setdefault(problem, {}).setdefault(fact.id, deque(maxlen=_KEPT))
         times.append(verdict.reference.median_ms)
-        return self.marked(problem, verdict), self._find_slow(problem)
+        return self.marker(problem)(verdict), self._find_slow(problem)
 
     def _find_slow(self, problem: str) -> list[str]:
         """Find the devices that are slow for a problem. Return a log line for each newly slow device."""
@@ -121,21 +122,29 @@ class Comparability:
         times = [ms for found in self._references.get(problem, {}).values() for ms in found]
         return bool(times) and max(times) > self._most() * min(times)
 
-    def marked(self, problem: str, verdict: Verdict) -> Verdict:
-        """Mark a verdict if its host is slow, as shown by the time of the reference. Otherwise, return the verdict
-        unchanged.
+    def marker(self, problem: str) -> Callable[[Verdict], Verdict]:
+        """Return a function that marks a verdict of ``problem`` if its host is slow, as shown by the time of the
+        reference. Otherwise, the function returns the verdict unchanged.
+
+        The function compares with the times known now. It looks them up once per device, because a problem may have
+        thousands of verdicts.
         """
-        if verdict.reference is None or verdict.slow_host is not None:
-            return verdict
-        fastest_ms, fastest = self._fastest_other(problem, verdict.device_id)
-        ratio = verdict.reference.median_ms / fastest_ms if fastest_ms else 0.0
-        if ratio <= self._most():
-            return verdict
-        remark = (
-            f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
-            "so its times are not comparable with times from other hosts"
-        )
-        return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
+        most, fastest_other = self._most(), cache(partial(self._fastest_other, problem))
+
+        def marked(verdict: Verdict) -> Verdict:
+            if verdict.reference is None or verdict.slow_host is not None:
+                return verdict
+            fastest_ms, fastest = fastest_other(verdict.device_id)
+            ratio = verdict.reference.median_ms / fastest_ms if fastest_ms else 0.0
+            if ratio <= most:
+                return verdict
+            remark = (
+                f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
+                "so its times are not comparable with times from other hosts"
+            )
+            return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
+
+        return marked
 
     def _most(self) -> float:
         return SLOWER[next((one.kind for one in self._facts.values()), "cpu")]

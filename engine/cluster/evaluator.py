@@ -408,7 +408,7 @@ class ClusterEvaluator:
         for line in lines:
             self._say(line, True)
         if self._comparability.has_late_marks(problem):
-            self._on_late_marks(problem, lambda one: self._comparability.marked(problem, one))
+            self._on_late_marks(problem, self._comparability.marker(problem))
         return verdict
 
     def _settle_doubts(self, job: _Job, verdict: Verdict) -> None:

@@ -4,6 +4,7 @@ one whose compiler builds nothing. Also hosts without a compiler, and slow ones.
 
 from __future__ import annotations
 
+import cProfile
 import os
 import subprocess
 import sys
@@ -112,7 +113,8 @@ def test_times_of_a_slow_host_are_marked_also_those_from_before_a_faster_host_ju
     assert not is_uncertain(usual) and len(lines) == 1 and lines[0].startswith("a is slow")
     assert hosts.keeps_pace("gelu", device("b").id) and not hosts.keeps_pace("gelu", device("a").id)
     assert hosts.has_late_marks("gelu") and hosts.is_odd(device("a")) and not hosts.is_odd(device("b"))
-    assert hosts.marked("gelu", first).slow_host == 2.0 and hosts.marked("gelu", usual) is usual
+    mark = hosts.marker("gelu")
+    assert mark(first).slow_host == 2.0 and mark(usual) is usual
     slow, lines = hosts.judged("gelu", device("a"), judged("a", 6.0))
     assert speedup_words(slow) == "~2.00x" and not lines, "said once"
     assert hosts.pace(device("a").id) == 2.0 and hosts.pace(device("b").id) == 1.0
@@ -122,3 +124,15 @@ def test_times_of_a_slow_host_are_marked_also_those_from_before_a_faster_host_ju
         well, _ = hosts.judged("gelu", device("a"), judged("a", 2.1))
         assert not is_uncertain(well)
     assert not hosts.is_odd(device("a"))
+
+
+def test_the_search_for_late_marks_compares_devices_once_and_not_for_each_kernel() -> None:
+    hosts, names = Comparability(), [f"gpu{number}" for number in range(16)]
+    hosts.joined(map(device, names))
+    for name in names:
+        hosts.judged("gelu", device(name), judged(name, 1.0))
+    verdicts = [judged(names[number % 16], 1.0) for number in range(1000)]
+    profile = cProfile.Profile()
+    mark = hosts.marker("gelu")
+    profile.runcall(lambda: [mark(one) for one in verdicts])
+    assert sum(entry.callcount for entry in profile.getstats()) < 5 * len(verdicts)
