@@ -50,7 +50,7 @@ class LogoutPolicy(Struct, frozen=True):
 def logout_policy() -> LogoutPolicy:
     """Query logind or, if logind does not answer, read its configuration. The query takes milliseconds and raises no
     exception."""
-    user = _user()
+    user = user_name()
     asked = _ask(("busctl", "--system", "get-property", *_MANAGER, "KillUserProcesses", "KillExcludeUsers"))
     if asked is not None:
         lines = asked.splitlines()
@@ -110,8 +110,9 @@ def _ask(command: Sequence[str]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return the user's name, or "" if the user id has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return ""  # The user id has no name, as in some containers.
+        return ""

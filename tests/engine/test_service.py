@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 import sqlite3
 import subprocess
 import sys
@@ -35,6 +37,8 @@ from engine.session.store import (
 from engine.system import clock
 from engine.system.guard import Guard
 from tests.patience import PATIENCE_S
+from tui.cli.shared.common import Failure
+from tui.cli.steering import send
 from tui.text.story import fold_with_story
 
 BROKEN = "problems = ['builtin:quickstart/softmax']\n[search]\nruonds = 3\n"
@@ -212,3 +216,17 @@ def test_an_engine_gets_a_scope_only_where_logout_would_kill_it() -> None:
     assert LogoutPolicy(False).advice is None
     assert "enable-linger" in (LogoutPolicy(True, scope=True).advice or "")
     assert "logout ends a search" in (LogoutPolicy(True).advice or "")
+
+
+def test_a_user_without_a_name_can_steer(broken: SessionPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # The system knows no user.
+    monkeypatch.setattr(send, "ANSWER_S", 0.0)
+    lock = EngineLock(broken)
+    with pytest.raises(Failure, match="no answer"):
+        send.send(broken.directory.parent, "broken", Stop(), as_json=False)
+    lock.release()
+    with SessionReader(broken) as reader:
+        (sent,) = reader.commands()
+    assert sent.author == f"uid {os.getuid()} (command line)"

@@ -28,8 +28,9 @@ def request_options(command: F) -> F:
 
 def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     """Send a request to the session's engine and print its answer. Raises Failure if no engine is running."""
-    import getpass
+    import os
 
+    from engine.daemon.logind import user_name
     from engine.session.records.events import CommandHandled
     from engine.session.records.requests import ChangeBudget, Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
@@ -47,7 +48,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             f"{paths.name}: no engine is running to handle this request. Resume the session "
             + _resumed_by(session, command, option_to_resume(paths, state))
         )
-    number = send_request(paths, command, f"{getpass.getuser()} (command line)")
+    number = send_request(paths, command, f"{user_name() or f'uid {os.getuid()}'} (command line)")
     answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
     if answer is None:
         live = engine_liveness(paths)
