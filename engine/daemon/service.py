@@ -42,6 +42,7 @@ from engine.session.records.requests import Stop
 from engine.session.state.session_state import SessionState, fold
 from engine.session.state.spend import MANUAL
 from engine.session.store import EngineLock, EventWriter, RequestInbox, SessionError, SessionPaths, SessionReader
+from engine.session.store.reader import STARTING
 from engine.session.store.writer import PATIENCE_S
 from engine.system.guard import VARIABLE, Guard
 from engine.tracking.launch import MISSING, start_sender
@@ -251,8 +252,10 @@ async def _beat(
     """
     starts = state.starts
     while writer.failure is None:
-        # If this engine dies before it records its start, the next engine still needs the earlier engine's last moment.
-        writer.heartbeat("stopping" if signals else "running", None if state.starts > starts else state.heard_at)
+        if state.starts > starts:
+            writer.heartbeat("stopping" if signals else "running")
+        else:  # If this engine dies now, the next engine still needs the last moment of the earlier engine.
+            writer.heartbeat(STARTING, state.heard_at)
         writer.sample(readings.read())
         guard.ensure()
         await asyncio.sleep(HEARTBEAT_S)

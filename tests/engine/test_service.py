@@ -34,6 +34,7 @@ from engine.session.store import (
     send_request,
     summarize,
 )
+from engine.session.store.reader import STARTING
 from engine.system import clock
 from engine.system.guard import Guard
 from tests.patience import PATIENCE_S
@@ -193,7 +194,7 @@ async def test_an_engine_that_dies_during_its_start_adds_no_time_to_the_search(
         writer.close()
     with SessionReader(broken) as reader:
         assert state.elapsed_s(reader.last_moment(state)) < 60.0
-        assert (beat := reader.heartbeat()) is not None and beat.note == "running"
+        assert (beat := reader.heartbeat()) is not None and beat.note == STARTING
 
 
 # logging out

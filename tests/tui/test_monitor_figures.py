@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import SessionPaths, SessionReader
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
+from engine.system import clock
+from tests.patience import PATIENCE_S
 from tests.tui.conftest import NOW, monitor_of
+from tui.cli.saved.session_results import session_results
+from tui.headless.progress import LiveTable
 from tui.monitor.panes.status import news_of
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
@@ -20,6 +28,7 @@ from tui.text.story import Story
 from tui.view.activity import activity_of, now_of
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
+from tui.view.session_figures import read_figures
 from tui.view.source import Limits, SessionSource, Update
 
 
@@ -171,6 +180,32 @@ def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(sessio
     model.state.apply(ev.Recorded(model.state.seq + 1, now, began))
     now += 3
     assert model.search_seconds() == pytest.approx(seconds + 3)
+
+
+def test_the_time_in_which_the_machine_slept_is_no_search_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "_OFFSET_S", clock._OFFSET_S - 8 * 3600)  # The machine slept for 8 hours.
+    paths = create_session(tmp_path, "slept", "", "config.toml", 0)
+    lock, writer = EngineLock(paths), EventWriter(paths)
+    writer.append(ev.EngineStarted(pid=5, host="", version="", resumed=False, devices=(), sandbox=""))
+    writer.heartbeat("running")
+    writer.flush(PATIENCE_S)
+    source = SessionSource(paths, read_only=True)
+    model = Model(source)
+    with SessionReader(paths) as reader:
+        for update in (source.open(), source.poll()):
+            model.take(update)
+        assert model.link.kind == "live"
+        assert model.search_seconds() < 3600 and source.system_now() - model.now() > 7 * 3600
+        assert session_results(reader, model.state).results.seconds < 3600
+        table = LiveTable(None, 1, paths, reader.engine_now)
+        table.close()
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(table._status(model.state))
+    assert re.search(r" 0:\d\d  0 verdicts", console.export_text())
+    assert read_figures(paths).seconds < 3600
+    source.close()
+    writer.close()
+    lock.release()
 
 
 def test_the_share_that_is_done_counts_every_limit() -> None:

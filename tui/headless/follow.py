@@ -58,7 +58,7 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
             if recorded.seq > skip_seq:
                 break
             state.apply(recorded)
-        view = _view(as_json, paths)
+        view = _view(as_json, paths, reader)
         try:
             detached = _watch(paths, reader, state, view, interrupts, stops_on_interrupt)
         finally:
@@ -190,7 +190,7 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _view(as_json: bool, paths: SessionPaths) -> View:
+def _view(as_json: bool, paths: SessionPaths, reader: SessionReader) -> View:
     if as_json:
         return JsonLines()
     if sys.stdout.isatty():
@@ -198,7 +198,7 @@ def _view(as_json: bool, paths: SessionPaths) -> View:
         from tui.headless.progress import LiveTable
 
         config = load_config(paths.config)
-        return LiveTable(config.budget.minutes, config.search.rounds, paths)
+        return LiveTable(config.budget.minutes, config.search.rounds, paths, reader.engine_now)
     return PlainLines(paths)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
@@ -45,9 +46,15 @@ DONE_ROWS = 10
 
 
 class LiveTable:
-    """A ``View`` that redraws a table in place. Important lines scroll above the table."""
+    """A ``View`` that redraws a table in place. Important lines scroll above the table.
 
-    def __init__(self, minutes: float | None, rounds: int, paths: SessionPaths) -> None:
+    ``engine_now`` returns the current time by the engine's clock.
+    """
+
+    def __init__(
+        self, minutes: float | None, rounds: int, paths: SessionPaths, engine_now: Callable[[], float] = time.time
+    ) -> None:
+        self._engine_now = engine_now
         self._limits = replace(limits_of(paths), minutes=minutes, rounds=rounds)
         self._console = Console(highlight=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -94,7 +101,7 @@ class LiveTable:
         return Group(table, Text(caption, style="dim"), self._status(state))
 
     def _status(self, state: SessionState) -> RenderableType:
-        spent = elapsed_s(state, time.time())
+        spent = elapsed_s(state, self._engine_now())
         minutes = max(1 / 60, (time.time() - self._began) / 60)
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
         words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)

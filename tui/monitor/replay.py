@@ -142,6 +142,9 @@ class ReplaySource:
     def now(self) -> float:
         return self.clock.now()
 
+    def system_now(self) -> float:
+        return self.now()
+
     def take_skipped_s(self) -> float:
         """Return the seconds of cut gaps that the replay has passed since the last call. Jumps do not count."""
         skipped, self._skipped_s = self._skipped_s, 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -115,7 +114,7 @@ class FollowedSession:
                 state.apply(recorded)
             if not self._config and state.config:
                 self._config = reader.text(state.config)
-            now = time.time() if running else reader.last_moment(state)
+            now = reader.engine_now() if running else reader.last_moment(state)
             if self._figures is None or seq != state.seq or running != self._running:
                 directory = self._paths.directory
                 self._figures = figures_of(state, directory, self._config, running=running, now=now)

@@ -115,7 +115,11 @@ class Source(Protocol):
     def close(self) -> None: ...
 
     def now(self) -> float:
-        """Return the current time of the session, in Unix seconds."""
+        """Return the current time of the session, in Unix seconds. The engine's clock also sets the times of events."""
+        ...
+
+    def system_now(self) -> float:
+        """Return the current time by the system clock, in Unix seconds."""
         ...
 
     def text(self, digest: str) -> str:
@@ -150,6 +154,7 @@ class SessionSource:
         self.limits = limits_of(paths)
         self._author = author
         self._clock = clock
+        self._offset_s = 0.0
         self._starting = starting
         self._feed: SessionReader | None = None
         self._blobs: SessionReader | None = None
@@ -193,10 +198,10 @@ class SessionSource:
         if not self._in_place():
             return self._gone()
         starting = self._starting()
-        link = link_of(engine_liveness(self.paths, feed))
+        link, beat = link_of(engine_liveness(self.paths, feed)), feed.heartbeat()
+        self._offset_s = beat.clock_offset_s if beat is not None else 0.0
         if link.kind != "ended":
             return link
-        beat = feed.heartbeat()
         heard_at = beat.engine_time if beat is not None else 0.0
         return msgspec.structs.replace(Link("starting") if starting else link, heard_at=heard_at)
 
@@ -223,6 +228,9 @@ class SessionSource:
             self._feed.close()
 
     def now(self) -> float:
+        return self._clock() - self._offset_s
+
+    def system_now(self) -> float:
         return self._clock()
 
     def text(self, digest: str) -> str:

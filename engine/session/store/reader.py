@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+import time
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ _LATEST = 253_402_300_800.0
 """The year 10000 in Unix seconds: calendar functions accept no later time."""
 
 
+STARTING = "starting"
+"""The note of a heartbeat from an engine that has not recorded its start."""
+
+
 class Heartbeat(Struct, frozen=True):
     """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
     clock, which also sets the times of events; 0 in older files. Until an engine has recorded its start,
@@ -36,6 +41,14 @@ class Heartbeat(Struct, frozen=True):
     pid: int
     note: str
     engine_time: float = 0.0
+
+    @property
+    def clock_offset_s(self) -> float:
+        """Seconds by which the system clock is ahead of the engine's clock, which stops while the machine sleeps; 0 if
+        unknown. A whole number, so that it stays the same between heartbeats.
+        """
+        is_known = self.engine_time > 0.0 and self.note != STARTING
+        return float(round(self.time - self.engine_time)) if is_known else 0.0
 
 
 class SentRequest(Struct, frozen=True):
@@ -154,6 +167,11 @@ class SessionReader:
         """Return the time of the newest engine's last event or heartbeat, by that engine's clock."""
         beat = self.heartbeat()
         return state.last_moment(beat.engine_time if beat is not None else 0.0)
+
+    def engine_now(self) -> float:
+        """Return the current time by the clock of the running engine."""
+        beat = self.heartbeat()
+        return time.time() - (beat.clock_offset_s if beat is not None else 0.0)
 
     def config_name(self) -> str:
         """Return the path of the configuration file from which the session was created."""

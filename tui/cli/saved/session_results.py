@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from engine.session.budget import elapsed_s
@@ -36,7 +35,7 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
     results = results_of(
         state,
         reader.paths.directory,
-        elapsed_s(state, time.time() if live.running else reader.last_moment(state)),
+        elapsed_s(state, reader.engine_now() if live.running else reader.last_moment(state)),
         tolerance=created.tolerance,
         torch_compile=created.torch_compile,
         pending=live.running,

@@ -188,7 +188,7 @@ def _ends(model: Model, palette: Palette) -> list[Part]:
     progress = progress_of(model)
     if progress is None or progress.left_s is None or overrun_of(model) is not None:
         return []
-    return [(f"ends {_end(model.now(), progress.left_s)}", palette.dim)]
+    return [(f"ends {_end(model.source.system_now(), progress.left_s)}", palette.dim)]
 
 
 def _end(now: float, left_s: float) -> str:
