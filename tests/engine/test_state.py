@@ -387,6 +387,13 @@ def runoff_of(*names: str) -> ev.RunoffFinished:
     )
 
 
+def test_a_verdict_after_a_runoff_counts_also_if_the_clock_was_set_back() -> None:
+    state = after(small_search(), judged("v1", 2.0, 0.5), judged("v3", 3.0, 0.4), runoff_of("v3", "v1"))
+    for event in (judged("v4", 9.0, 0.1), ev.NodePruned(node="v2")):
+        state.apply(Recorded(state.seq + 1, 10.0, event))
+    assert state.problems["softmax"].best == "v4"
+
+
 def test_a_slow_kernel_that_is_restored_leaves_the_best_kernels_of_ended_rounds() -> None:
     """The runoff decided for v3. By their verdicts alone, v1 would lead."""
     state = after(

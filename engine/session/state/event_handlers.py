@@ -255,7 +255,8 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     rank(state, variant, event.verdict)
     if variant.was_judged and variant.verdict is not None and variant.verdict != event.verdict:
         variant.earlier = (*variant.earlier, variant.verdict)
-    variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
+    variant.verdict, variant.stage = event.verdict, None
+    variant.judged_at, variant.judged_seq = time, state.seq
     variant.judged += 1
     if (
         variant.judged > 1 or variant.speedup is not None
@@ -275,7 +276,7 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     for standing in event.standings:
         # Raise an exception for an unknown variant, because every reader looks the variant up.
         state.variants[standing.variant]
-    problem.standings, problem.runoff_at = event.standings, time
+    problem.standings, problem.runoff_at, problem.runoff_seq = event.standings, time, state.seq
     met = {standing.variant for standing in event.standings}
     problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
     if (winner := runoff_winner(state, problem)) is not None and problem.best != winner.id:

@@ -54,6 +54,7 @@ class VariantState(Struct):
     device: str = ""
     verdict: Verdict | None = None
     judged_at: float | None = None
+    judged_seq: int = 0
     judged: int = 0
     earlier: tuple[Verdict, ...] = ()
     """Verdicts that a later verdict replaced, oldest first."""
@@ -190,6 +191,10 @@ class ProblemState(Struct):
     standings: tuple[Standing, ...] = ()
     runoff_at: float = 0.0
     """Time at which the last runoff ended."""
+    runoff_seq: int = 0
+    """Place of the last runoff in the order of events, to compare with ``judged_seq`` of a variant. A later engine's
+    clock may be behind the clock of an earlier engine.
+    """
     relative: dict[str, tuple[str, float]] = field(default_factory=dict)
     """For each kernel that a runoff timed: the kernel whose verdict to scale, and the time relative to that kernel
     (``engine.session.state.comparable``).

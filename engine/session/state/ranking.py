@@ -128,8 +128,8 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     timed = [standing.variant for standing in problem.standings]
     winner = runoff_winner(state, problem)
     others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
-    later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.runoff_at)
-    for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
+    later = (leader for leader in others if winner is None or leader.judged_seq > problem.runoff_seq)
+    for leader in sorted(later, key=lambda one: one.judged_seq):
         if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
     _enthrone(state, problem, winner, at)
