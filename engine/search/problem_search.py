@@ -223,7 +223,7 @@ class ProblemSearch:
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
         """Run a job once per engine process. The job's end wakes the search loop. An error in the job ends the search.
 
-        A job that returns False may start again, for example because a limit blocked it.
+        A job may start again if the search canceled it or if it returns False, for example because a limit blocked it.
         """
         if key in self._jobs or key in self._done:
             job.close()
@@ -234,12 +234,12 @@ class ProblemSearch:
         def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
             if done.cancelled():
-                if key[0] != "runoff":  # A runoff that the budget canceled runs at the end.
-                    self._done.add(key)
-            elif done.exception() is not None or done.result() is not False:
+                may_start_again = done.cancelling() > 0  # Otherwise, the job failed with a stray cancellation.
+            else:
+                may_start_again = done.exception() is None and done.result() is False
+                self._failure = self._failure or done.exception()
+            if not may_start_again:
                 self._done.add(key)
-            if not done.cancelled() and (error := done.exception()) is not None:
-                self._failure = self._failure or error
             self.wake()
 
         task.add_done_callback(ended)

@@ -1,0 +1,182 @@
+"""The rounds of a problem, with proposers that take as long as the test needs. All kernels are correct."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.synthetic_session import CPU
+from engine.config.roles import Role
+from engine.config.schema import parse_config
+from engine.evaluation.local_evaluator import LocalEvaluator
+from engine.proposers.protocol import ALL_ROLES, Board, CatalogueEntry, IdeaDraft, Kernel, Task, VariantDraft
+from engine.search.context import Context
+from engine.search.ids import Ids
+from engine.search.kernel_sources import Sources
+from engine.search.problem_search import ProblemSearch
+from engine.session.journal import Journal
+from engine.session.records import events as ev
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import EventWriter, SessionReader, create_session
+from tests.engine.test_state import problem_added, verdict
+from tests.patience import TRIES
+
+CONFIG = """\
+problems = ["a.py"]
+[search]
+rounds = 2
+ideas = 3
+variants = 1
+fixes = 0
+runoff = 0
+"""
+
+
+class Author:
+    """A proposer that lists its requests in ``asked``, and answers while ``answers`` is set. ``error`` replaces the
+    answer to one request. A generator (``reads_prose=False``) has ideas only for the reference.
+    """
+
+    awaited = 0
+    busy = False
+
+    def __init__(self, name: str = "m", roles: frozenset[Role] = ALL_ROLES, *, reads_prose: bool = True) -> None:
+        self.name, self.roles, self.reads_prose = name, roles, reads_prose
+        self.asked: list[str] = []
+        self.canceled: list[str] = []
+        self.error: BaseException | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    def refusal(self, task: Task) -> str | None:
+        return None
+
+    def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
+        return () if self.reads_prose else (CatalogueEntry("tiles", "memory", "use tiles"),)
+
+    def parents(self, problem: str, round_number: int) -> tuple[ev.Selected, ...] | None:
+        return None
+
+    async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
+        name = parent.variant if parent is not None else "reference"
+        await self._answer(f"ideas for {name}")
+        has_ideas = self.reads_prose or parent is None
+        return [IdeaDraft("memory", _words(f"{self.name} {name} {n}")) for n in range(count) if has_ideas]
+
+    async def variants(
+        self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
+    ) -> AsyncIterator[VariantDraft]:
+        await self._answer(f"kernel for {idea.idea}")
+        yield VariantDraft(f"// {idea.idea}", "cpp")
+
+    async def fix(
+        self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
+    ) -> VariantDraft | None:
+        return None
+
+    async def close(self) -> None:
+        return
+
+    async def _answer(self, request: str) -> None:
+        self.asked.append(request)
+        try:
+            await self.answers.wait()
+        except asyncio.CancelledError:
+            self.canceled.append(request)
+            raise
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+def _words(seed: str) -> str:
+    """Return a sentence that shares no words with another seed's sentence."""
+    digits = hashlib.sha256(seed.encode()).hexdigest().translate(str.maketrans("0123456789", "ghijklmnop"))
+    return " ".join(digits[start : start + 6] for start in range(0, 48, 6))
+
+
+class Running:
+    """A search of the problem ``a``, which is in round 0."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.search = ProblemSearch(context, "a")
+        context.journal.listen(self._judge)
+
+    @property
+    def state(self) -> SessionState:
+        return self.context.state
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(TRIES):
+            if holds():
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("it did not happen")
+
+    def _judge(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.VariantWritten):
+            judged = ev.VerdictGiven(variant=event.variant, verdict=verdict(2.0 + len(self.state.variants)))
+            self.context.journal.post(judged)
+        self.search.wake()
+
+
+SearchOf = Callable[..., Running]
+
+
+@pytest.fixture
+async def search_of(tmp_path: Path) -> AsyncIterator[SearchOf]:
+    """Return a function that makes the search by proposers with these weights."""
+    paths = create_session(tmp_path, "s", CONFIG, "config.toml", 0)
+    writer = EventWriter(paths)
+
+    def make(*proposers: tuple[Author, float]) -> Running:
+        begun = (problem_added("a"), ev.RoundStarted(problem="a", round=0, parents=()))
+        state = fold(ev.Recorded(seq, 0.0, event) for seq, event in enumerate(begun, 1))
+        config, sources = parse_config(CONFIG, tmp_path / "config.toml"), Sources(writer, reader, state)
+        evaluator = LocalEvaluator(config.evaluation, tmp_path / "scratch")
+        journal = Journal(writer, state)
+        return Running(Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), CPU))
+
+    with SessionReader(paths) as reader:
+        yield make
+    writer.close()
+
+
+@pytest.mark.parametrize("reason", ["budget", "prune"])
+async def test_a_request_that_the_search_canceled_is_repeated_when_the_search_continues(
+    search_of: SearchOf, reason: str
+) -> None:
+    model = Author()
+    model.answers.clear()
+    running = search_of((model, 1.0))
+    search, context = running.search, running.context
+    context.last_rounds = True
+    rounds = asyncio.ensure_future(search.run())
+    await running.until(lambda: bool(model.asked))
+    if reason == "budget":
+        context.ending = "budget"
+        search.wake()
+    else:
+        await context.journal.record(ev.NodePruned(node="a"))
+    await rounds
+    assert model.canceled == ["ideas for reference"]
+    context.ending = None
+    await context.journal.record(ev.NodeRestored(node="a"))
+    model.answers.set()
+    await search.run()
+    assert model.asked[:2] == ["ideas for reference", "ideas for reference"]
+    assert len(running.state.problems["a"].rounds[0].ideas) == 3
+
+
+async def test_a_request_that_fails_with_a_stray_cancellation_is_not_repeated_without_end(search_of: SearchOf) -> None:
+    model = Author()
+    model.error = asyncio.CancelledError()
+    running = search_of((model, 1.0))
+    running.context.last_rounds = True
+    await running.search.run()
+    assert model.asked == ["ideas for reference"]
