@@ -456,9 +456,11 @@ class Search:
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
         """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the problem's next
-        turn queues the variants that this method skips.
+        turn queues the variants that this method skips. Cancel a pruned variant instead.
         """
-        if self.context.ending is None and self._state.variants[variant].problem not in self.context.closing:
+        if self._state.is_pruned(variant):
+            self._cancel([variant])
+        elif self.context.ending is None and self._state.variants[variant].problem not in self.context.closing:
             self._queue.put(variant, priority, round_number)
 
     # Evaluations

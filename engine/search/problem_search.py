@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -132,14 +132,15 @@ class ProblemSearch:
                 elif self.at_rest:
                     return
         finally:
-            for job in self._jobs.values():
-                job.cancel()
+            _cancel(self._jobs.values())
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
 
     # Looking
 
     def _work(self) -> bool:
-        """Start missing work. Returns whether any work is in progress."""
+        """Cancel requests for pruned nodes, and start missing work. Returns whether any work is in progress."""
+        requests = [(key[1], job) for key, job in self._jobs.items() if key[0] in ("ideas", "variants", "fix")]
+        _cancel(job for node, job in requests if self._state.is_pruned(node))
         round_ = self._open_round()
         if not self.context.paused:
             if not self._spent and round_ is not None:
@@ -252,7 +253,7 @@ class ProblemSearch:
         wanted = share_out(context.config.search.ideas, parents, context.weights("ideas", names)) if names else {}
         for (parent, place), count in wanted.items():
             proposer = context.proposer(names[place])
-            key = ("ideas", str(round_.number), parent or "", names[place])
+            key = ("ideas", parent or "", str(round_.number), names[place])
             if proposer is not None and (parent, proposer.name) not in have and not self._given_up("ideas", parent):
                 self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
 
@@ -469,6 +470,12 @@ class _Chosen(NamedTuple):
 
     selection: Selection
     developed: bool
+
+
+def _cancel(jobs: Iterable[asyncio.Task[bool | None]]) -> None:
+    for job in jobs:
+        if not job.cancelling():  # A second cancellation would interrupt the cleanup of a call's processes.
+            job.cancel()
 
 
 def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:

@@ -22,8 +22,8 @@ from engine.session.journal import Journal
 from engine.session.records import events as ev
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EventWriter, SessionReader, create_session
+from tests.engine.test_coordinator import until
 from tests.engine.test_state import problem_added, verdict
-from tests.patience import TRIES
 
 CONFIG = """\
 problems = ["a.py"]
@@ -111,13 +111,6 @@ class Running:
     def state(self) -> SessionState:
         return self.context.state
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(TRIES):
-            if holds():
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("it did not happen")
-
     def _judge(self, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.VariantWritten):
             judged = ev.VerdictGiven(variant=event.variant, verdict=verdict(2.0 + len(self.state.variants)))
@@ -157,7 +150,7 @@ async def test_a_request_that_the_search_canceled_is_repeated_when_the_search_co
     search, context = running.search, running.context
     context.last_rounds = True
     rounds = asyncio.ensure_future(search.run())
-    await running.until(lambda: bool(model.asked))
+    await until(lambda: bool(model.asked))
     if reason == "budget":
         context.ending = "budget"
         search.wake()
@@ -180,3 +173,29 @@ async def test_a_request_that_fails_with_a_stray_cancellation_is_not_repeated_wi
     running.context.last_rounds = True
     await running.search.run()
     assert model.asked == ["ideas for reference"]
+
+
+async def test_a_prune_cancels_the_requests_for_its_branch_and_a_restore_repeats_them(search_of: SearchOf) -> None:
+    model = Author()
+    running = search_of((model, 1.0))
+    journal, state = running.context.journal, running.state
+    running.context.last_rounds = True
+
+    def heard(event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.IdeaProposed):
+            model.answers.clear()
+
+    journal.listen(heard)
+    rounds = asyncio.ensure_future(running.search.run())
+    await until(lambda: len(model.asked) == 4)
+    await journal.record(ev.NodePruned(node="i2"))
+    await until(lambda: bool(model.canceled))
+    await journal.record(ev.NodeRestored(node="i2"))
+    await until(lambda: len(model.asked) == 5)
+    assert model.canceled == ["kernel for i2"] == model.asked[4:]
+    await journal.record(ev.NodePruned(node="i3"))
+    await until(lambda: len(model.canceled) == 2)
+    model.answers.set()
+    await rounds
+    assert model.canceled == ["kernel for i2", "kernel for i3"]
+    assert {variant.idea for variant in state.variants.values()} == {"i1", "i2"}

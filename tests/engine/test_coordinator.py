@@ -1,0 +1,126 @@
+"""A search whose kernels a person prunes and whose end a person delays. An evaluator without devices takes as long as
+the test needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks.synthetic_session import CPU
+from engine.config.schema import parse_config
+from engine.devices.fact import DeviceFact
+from engine.evaluation.evaluator import Opened
+from engine.problem.spec import Language, ProblemSpec
+from engine.search.context import Context
+from engine.search.coordinator import Search
+from engine.search.ids import Ids
+from engine.search.kernel_sources import Sources
+from engine.session.journal import Journal
+from engine.session.records import events as ev
+from engine.session.records.requests import Restore
+from engine.session.records.verdict import Baseline, Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import EventWriter, RequestInbox, SessionReader, create_session, send_request
+from engine.system import clock
+from tests.engine.test_state import problem_added, proposed, verdict, written
+from tests.patience import TRIES
+
+CONFIG = """\
+problems = ["a.py", "b.py"]
+[search]
+rounds = 1
+runoff = 0
+[evaluation]
+device = "cpu"
+other_sizes = false
+"""
+BEGAN_S = 30.0
+"""Time since the search began, in seconds."""
+
+ContextOf = Callable[[], Context]
+
+
+class Judge:
+    """Finds all kernels correct. ``judged`` lists their sources. Measurements of ``torch.compile`` end while
+    ``compiles`` is set.
+    """
+
+    width = 1
+
+    def __init__(self) -> None:
+        self.judged: list[str] = []
+        self.compiling: list[str] = []
+        self.compiles = asyncio.Event()
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        return device
+
+    async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        return Opened(Baseline("eager", Timing(1.0, 1.0, 1.0, 9)), None)
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        self.compiling.append(problem.id)
+        await self.compiles.wait()
+        return Baseline("compile", Timing(1.0, 1.0, 1.0, 9))
+
+    async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *_: object) -> Verdict:
+        self.judged.append(source)
+        return verdict(2.0)
+
+
+@pytest.fixture
+async def context_of(tmp_path: Path) -> AsyncIterator[ContextOf]:
+    """Return a function that makes the context of a search whose problem ``a`` has a kernel without a verdict."""
+    paths = create_session(tmp_path, "s", CONFIG, "config.toml", 0)
+    writer = EventWriter(paths)
+
+    def make() -> Context:
+        events: list[ev.AnyEvent] = [
+            ev.EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(CPU,), sandbox=""),
+            problem_added("a"),
+            problem_added("b"),
+            ev.RoundStarted(problem="a", round=0, parents=()),
+            ev.RoundStarted(problem="b", round=0, parents=()),
+            proposed("i1", 0, None, "a"),
+            replace(written("v1", "i1", 0, None, "a"), source=writer.put_blob("// v1")),
+        ]
+        state = fold(ev.Recorded(seq, clock.now() - BEGAN_S, event) for seq, event in enumerate(events, 1))
+        config, sources, judge = parse_config(CONFIG, tmp_path / "config.toml"), Sources(writer, reader, state), Judge()
+        journal = Journal(writer, state)
+        return Context(config, paths, state, journal, judge, (), sources, Ids(state), CPU)  # type: ignore[arg-type]
+
+    with SessionReader(paths) as reader:
+        yield make
+    writer.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(TRIES):
+        if holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+async def test_a_kernel_that_arrives_after_its_idea_was_pruned_is_judged_only_if_the_idea_is_restored(
+    context_of: ContextOf,
+) -> None:
+    context = context_of()
+    judge, state, journal = context.evaluator, context.state, context.journal
+    assert isinstance(judge, Judge)
+    judge.compiles.set()
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: state.variants["v1"].verdict is not None)
+    late = replace(written("v2", "i1", 0, None, "a"), source=journal.put_blob("// v2"))
+    await journal.record(ev.NodePruned(node="i1"), late)
+    await until(lambda: state.variants["v2"].verdict is not None)
+    assert judge.judged == ["// v1"] and not state.variants["v2"].was_judged
+    send_request(context.paths, Restore(node="i1"), "a person")
+    await until(lambda: state.variants["v2"].correct)
+    context.ending = "stopped"
+    assert await search == "stopped"
