@@ -128,6 +128,11 @@ class Context:
             and (role is None or role in proposer.roles)
         ]
 
+    def idea_proposers(self, problem: str) -> list[Proposer]:
+        """Return the proposers to ask for ideas about ``problem``, except models whose ideas no model may implement."""
+        coders = [one for one in self.proposers_for(problem, "code") if one.reads_prose]
+        return [one for one in self.proposers_for(problem, "ideas") if coders or not one.reads_prose]
+
     def weights(self, role: Role, names: Sequence[str]) -> list[float]:
         """Return the weights by which the proposers ``names`` share the requests for ``role``."""
         weights = [weight for name in names for proposer, weight in self.proposers if proposer.name == name]

@@ -247,7 +247,7 @@ class ProblemSearch:
 
     def _start_ideas(self, round_: RoundState) -> None:
         context = self.context
-        names = [one.name for one in context.proposers_for(self.id, "ideas")]
+        names = [one.name for one in context.idea_proposers(self.id)]
         have = {(idea.parent, idea.proposer) for idea in own_ideas(self._state, round_.ideas)}
         parents = parents_of(self._state, round_, context.config.search.parents)
         wanted = share_out(context.config.search.ideas, parents, context.weights("ideas", names)) if names else {}

@@ -13,7 +13,7 @@ from benchmarks.synthetic_session import CPU
 from engine.config.roles import Role
 from engine.config.schema import parse_config
 from engine.evaluation.local_evaluator import LocalEvaluator
-from engine.proposers.protocol import ALL_ROLES, Board, CatalogueEntry, IdeaDraft, Kernel, Task, VariantDraft
+from engine.proposers.protocol import ALL_ROLES, Board, CatalogueEntry, IdeaDraft, Kernel, Spent, Task, VariantDraft
 from engine.search.context import Context
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
@@ -199,3 +199,14 @@ async def test_a_prune_cancels_the_requests_for_its_branch_and_a_restore_repeats
     await rounds
     assert model.canceled == ["kernel for i2", "kernel for i3"]
     assert {variant.idea for variant in state.variants.values()} == {"i1", "i2"}
+
+
+async def test_a_model_without_a_model_to_write_its_kernels_is_not_asked_for_ideas(search_of: SearchOf) -> None:
+    thinker, coder = Author("thinker", frozenset(("ideas",))), Author("coder", frozenset(("code",)))
+    playbook = Author("playbook", reads_prose=False)
+    coder.error = Spent("the limit of 1 call for coder is reached", "model")
+    running = search_of((thinker, 1.0), (coder, 1.0), (playbook, 1.0))
+    await running.search.run()
+    assert thinker.asked == ["ideas for reference"]
+    problem = running.state.problems["a"]
+    assert problem.finished == "no proposer has a new idea for any correct kernel" and len(problem.rounds) == 1

@@ -70,7 +70,7 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
     SessionError.
     """
-    proposers = context.proposers_for(problem.id, "ideas")
+    proposers = context.idea_proposers(problem.id)
     task = context.task(problem)
     if not proposers or any(one.reads_prose or not one.catalogue(task) for one in proposers):
         return False
