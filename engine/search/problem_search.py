@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -248,13 +249,23 @@ class ProblemSearch:
     def _start_ideas(self, round_: RoundState) -> None:
         context = self.context
         names = [one.name for one in context.idea_proposers(self.id)]
-        have = {(idea.parent, idea.proposer) for idea in own_ideas(self._state, round_.ideas)}
+        own = own_ideas(self._state, round_.ideas)
+        have = {(idea.parent, idea.proposer) for idea in own}
         parents = parents_of(self._state, round_, context.config.search.parents)
         wanted = share_out(context.config.search.ideas, parents, context.weights("ideas", names)) if names else {}
+        # A proposer's share may change during the round, but not the number of ideas per parent.
+        missing = Counter[str | None]()
+        for (parent, _), count in wanted.items():
+            missing[parent] += count
+        missing.subtract(idea.parent for idea in own)
+        awaited = {key[1] for key in self._jobs if key[0] == "ideas"}
         for (parent, place), count in wanted.items():
             proposer = context.proposer(names[place])
             key = ("ideas", parent or "", str(round_.number), names[place])
-            if proposer is not None and (parent, proposer.name) not in have and not self._given_up("ideas", parent):
+            was_asked = (parent, names[place]) in have or (parent or "") in awaited or key in self._done
+            count = min(count, missing[parent])
+            if proposer is not None and not was_asked and count > 0 and not self._given_up("ideas", parent):
+                missing[parent] -= count
                 self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
 
     def _start_variants(self, idea: IdeaState, round_: RoundState | None) -> None:

@@ -210,3 +210,19 @@ async def test_a_model_without_a_model_to_write_its_kernels_is_not_asked_for_ide
     assert thinker.asked == ["ideas for reference"]
     problem = running.state.problems["a"]
     assert problem.finished == "no proposer has a new idea for any correct kernel" and len(problem.rounds) == 1
+
+
+async def test_a_limit_that_a_model_reaches_after_its_request_adds_no_ideas_to_the_round(search_of: SearchOf) -> None:
+    first, second = Author("first"), Author("second")
+    first.answers.clear()
+    running = search_of((first, 1.0), (second, 0.1))
+    running.context.last_rounds = True
+    rounds = asyncio.ensure_future(running.search.run())
+    await until(lambda: bool(first.asked))
+    await running.context.forbid("the limit of 1 call for first is reached", first)
+    running.search.wake()
+    await asyncio.sleep(0)
+    first.answers.set()
+    await rounds
+    assert len(running.state.problems["a"].rounds[0].ideas) == 3
+    assert second.asked == ["kernel for i1", "kernel for i2", "kernel for i3"]
