@@ -657,13 +657,15 @@ class Search:
 
     async def _finish_within_budget(self) -> StopReason | None:
         """Start no new evaluations. Finish running work, then run deferred work. Deferred work may take up to
-        ``Budget.overrun_s`` after the budget's end or after the last work in flight, whichever is later.
+        ``Budget.overrun_s`` after the budget's end or after the last work in flight, whichever is later. A pause delays
+        deferred work.
         """
         if not self._drained:
             self._drained, self._owed.drained_at = True, time.monotonic()
             self._draining = self._spawn(self._drain())
             return None
-        if self._is_draining or not self._queue.idle or self._rounds:
+        delayed = self._state.paused and self._owed.overrun_left_s > 0
+        if self._is_draining or not self._queue.idle or self._rounds or delayed:
             self._owed.drained_at = time.monotonic()
             return None
         if self._owed.overrun_left_s > 0:

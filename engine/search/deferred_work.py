@@ -89,8 +89,8 @@ class Owed:
         self._job: _Job | None = None
         self.busy = False
         self.drained_at: float | None = None
-        """End of the last evaluation or round within the time budget, in monotonic seconds. The value is None before
-        the budget's end.
+        """End of the last evaluation, round or pause that delays deferred work after the budget's end, in monotonic
+        seconds. The value is None before the budget's end.
         """
 
     def limit(self, limit: TurnLimit | None) -> None:

@@ -124,3 +124,21 @@ async def test_a_kernel_that_arrives_after_its_idea_was_pruned_is_judged_only_if
     await until(lambda: state.variants["v2"].correct)
     context.ending = "stopped"
     assert await search == "stopped"
+
+
+async def test_a_pause_during_the_last_measurements_delays_them(context_of: ContextOf) -> None:
+    context = context_of()
+    judge, state, journal = context.evaluator, context.state, context.journal
+    assert isinstance(judge, Judge)
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(judge.compiling))
+    await journal.record(ev.BudgetChanged(minutes=BEGAN_S / 60))
+    await until(lambda: context.ending == "budget")
+    await journal.record(ev.SearchPaused())
+    judge.compiles.set()
+    await until(lambda: "compile" in state.problems["a"].baselines)
+    await asyncio.wait({search}, timeout=1.0)
+    assert judge.compiling == ["a"]
+    await journal.record(ev.SearchResumed())
+    assert await search == "budget"
+    assert judge.compiling == ["a", "b"]
