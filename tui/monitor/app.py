@@ -8,18 +8,17 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Input
 
 from engine.session.records.events import CommandHandled, Recorded
@@ -28,7 +27,7 @@ from engine.session.store import SessionDamaged, SessionError, SessionPaths, is_
 from tui.monitor.delay import after
 from tui.monitor.event_feed import Feed
 from tui.monitor.host import Severity
-from tui.monitor.messages import FeedArrived
+from tui.monitor.messages import FeedArrived, KeyHandled
 from tui.monitor.notifications import Messenger, News
 from tui.monitor.screens.monitor import MonitorScreen
 from tui.monitor.settings import THEMES, Settings, load_settings, save_settings
@@ -63,6 +62,8 @@ FLUSH_S = 0.22
 """Minimum time between two screen updates, in seconds."""
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
+LATE_S = 0.5
+"""Maximum time that a key waits for the key before it, in seconds."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
 """Seconds between two redraws of ages, for a running session and for an ended session."""
 _PLAIN = PlainCharacters()
@@ -127,8 +128,10 @@ class MonitorApp(App[int]):
         self._flushed_at = 0.0
         self.news = News(self.model)
         self._messenger = Messenger(self._news_failed)
-        self._sent_to: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
-        """The widget that had the focus when a key was pressed."""
+        self._keys: deque[events.Key] = deque()
+        """Pressed keys that have not acted yet, oldest first."""
+        self._pressed: events.Key | None = None
+        """The newest key that the monitor began to handle."""
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -165,17 +168,38 @@ class MonitorApp(App[int]):
             if self.monitor_screen.is_mounted:
                 self.monitor_screen.key_bar.heed()
             if not event.is_forwarded:
-                self._sent_to[event] = self.focused
+                self._keys.append(event)
+                if len(self._keys) == 1:
+                    await self._press(event)
+                return
         if isinstance(event, events.Paste) and not event.is_forwarded:  # input fields show pasted text unchanged
             in_one_line = isinstance(self.screen.focused, Input)
             event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
         await super().on_event(event)
 
-    def on_key(self, event: events.Key) -> None:
-        """Forward text that was typed before an input field had the focus, such as a filter after ``/``."""
-        if isinstance(self.focused, Input) and self._sent_to.get(event) is not self.focused:
-            event.prevent_default()
-            self.post_message(events.Key(event.key, event.character))
+    async def _press(self, key: events.Key) -> None:
+        """Handle a key. Later keys wait until it has acted, because it may move the focus or open a dialog: over a slow
+        connection, several keys arrive at once.
+        """
+        if self._pressed is key or not self._keys or self._keys[0] is not key:
+            return
+        self._pressed = key
+        target = self.focused or self.screen
+        await super().on_event(key)
+        target.post_message(KeyHandled(key))  # comes back to the app after the key has acted
+        self.set_timer(LATE_S, partial(self._next_key, key))  # a key that closes its dialog may take the message along
+
+    def on_key_handled(self, message: KeyHandled) -> None:
+        self._next_key(message.key)
+
+    def _next_key(self, handled: events.Key) -> None:
+        if not self._keys or self._keys[0] is not handled:
+            return
+        self._keys.popleft()
+        if self._keys:
+            press = partial(self._press, self._keys[0])
+            self.screen.call_after_refresh(press)
+            self.set_timer(LATE_S, press)
 
     # New events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.message import Message
 
 from tui.view.row import Row
@@ -9,6 +10,14 @@ from tui.view.row import Row
 
 class FeedArrived(Message):
     """The feed's thread has read new events."""
+
+
+class KeyHandled(Message):
+    """A pressed key has acted."""
+
+    def __init__(self, key: events.Key) -> None:
+        super().__init__()
+        self.key = key
 
 
 class NodeHighlighted(Message):
