@@ -160,7 +160,7 @@ class CacheEntry:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             report = msgspec.json.decode((self._home / "report.json").read_bytes(), type=BuildReport)
             os.utime(self._home)
-            if product.exists():
+            if product.stat().st_size > 0:  # A power loss can leave an empty file.
                 return product, msgspec.structs.replace(report, cached=True, seconds=0.0)
         return None
 
@@ -177,11 +177,21 @@ class CacheEntry:
             if not report.ok:
                 return None, report
             (work / "report.json").write_bytes(msgspec.json.encode(report))
-            with contextlib.suppress(OSError):  # Another build of the same kernel finished first.
-                work.rename(self._home)
+            self._store(work)
             return self._home / self._product, report
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def _store(self, work: Path) -> None:
+        """Make the folder ``work`` the entry, unless another build of the same kernel finished first."""
+        with contextlib.suppress(OSError):
+            work.rename(self._home)
+            return
+        if self.find() is None:
+            with contextlib.suppress(FileNotFoundError):  # Another process moved the incomplete entry first.
+                self._home.rename(tempfile.mkdtemp(prefix="build-", dir=self._directory))
+            with contextlib.suppress(OSError):  # Another process replaced the incomplete entry first.
+                work.rename(self._home)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -27,14 +27,12 @@ _MIXED = {torch.float64: "mix_float64", torch.float32: "mix_float32"}
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the compiled helper, or None if the build fails; callers then use PyTorch."""
+    """Return the compiled helper, or None if it cannot be built or loaded; callers then use PyTorch."""
     try:
         path, _ = asyncio.run(build(_SOURCE.read_text(), "cpp", "", "", default_cache(), defines="errors_float32"))
+        return None if path is None else ctypes.CDLL(str(path))
     except (NoCompiler, OSError):
         return None
-    if path is None:
-        return None
-    return ctypes.CDLL(str(path))
 
 
 def prepare() -> None:

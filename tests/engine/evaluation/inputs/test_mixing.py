@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from msgspec.structs import replace
 
+from engine.evaluation.build.compilers import build, default_cache
 from engine.evaluation.correctness import native
 from engine.evaluation.inputs.mixing import blend_into, mix_into
 from engine.evaluation.judge_policy import POLICY, CorrectnessPolicy
@@ -21,6 +24,14 @@ def test_the_compiled_helper_mixes_rotates_and_repeats(dtype: torch.dtype, count
     assert native.mix(target, mine, theirs, noise, (0.6, 0.8), moved)
     repeated = noise.repeat(-(-count // period))[:count]
     torch.testing.assert_close(target, 0.6 * mine + 0.8 * theirs.roll(moved) + repeated)
+
+
+def test_a_damaged_helper_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library, _ = asyncio.run(build(native._SOURCE.read_text(), "cpp", "", "", default_cache(), "errors_float32"))
+    assert library is not None
+    library.write_bytes(b"cut off")
+    assert native._library.__wrapped__() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
