@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +16,7 @@ from msgspec import Struct
 from engine.config.schema import Config
 from engine.devices import hardware
 from engine.doctor.finding import Finding, run
-from engine.evaluation.build.compilers import command_line
+from engine.evaluation.build.compilers import command_line, run_compiler
 from engine.evaluation.inspect.profiler import find_ncu
 from engine.problem.spec import Language
 from engine.system.tool_paths import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_cuda_tool, find_nvcc
@@ -88,16 +88,21 @@ def cpp_compiler() -> Finding:
     except NoCompiler as error:
         return Finding(name, "fail", "no C++ compiler", str(error))
     shown = _first_line([compiler, "--version"]) or compiler
-    built = _build("cpp", compiler, "", _PROGRAM)
-    if built is None:
-        return Finding(name, "fail", f"{shown} did not compile a ten-line program in 60 s", "check the machine's load")
-    if built.returncode != 0:
-        said = _first_error(built)
-        remedy = (
-            "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
-        )
-        return Finding(name, "fail", f"{shown} cannot build a kernel with OpenMP: {said}", remedy)
+    code, log = _build("cpp", compiler, "", _PROGRAM)
+    if code != 0:
+        what = f"{shown} cannot build a kernel with OpenMP: {_first_error(log)}"
+        return Finding(name, "fail", what, _cpp_remedy(log))
     return Finding(name, "ok", f"{shown} builds with OpenMP")
+
+
+def _cpp_remedy(log: str) -> str:
+    if "-std=" in log:
+        return "install a C++ compiler that supports C++20, such as g++ 10 or later: export CXX=/path/to/g++"
+    if re.search(r"openmp|\b(lib|l)?g?omp(\b|_)", log, re.IGNORECASE):
+        return "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
+    if "did not finish" in log:
+        return "check the machine's load"
+    return "reinstall the C++ compiler, or use another one: export CXX=/path/to/g++"
 
 
 def gpus() -> Gpus:
@@ -162,14 +167,14 @@ def nvcc(found: Gpus, required: bool) -> Finding:
         remedy = "point CUDA_HOME at a toolkit that supports this device"
         return Finding(name, "fail", f"{shown} cannot build for {', '.join(unknown)}", remedy)
     arch = found.archs[0] if found.archs else "sm_80"
-    built = _build("cu", compiler, arch, _CUDA_PROGRAM)
-    if built is None or built.returncode != 0:
-        said = "did not compile a five-line program in 60 s" if built is None else _first_error(built)
+    code, log = _build("cu", compiler, arch, _CUDA_PROGRAM)
+    if code != 0:
         remedy = (
             f"reinstall nvcc: {INSTALL_CUDA}; if nvcc rejects the C++ compiler as too new, install an older C++ "
-            f"compiler"
+            f"compiler: export NVCC_CCBIN=/path/to/g++"
         )
-        return Finding(name, "fail" if wanted else "warn", f"{shown} cannot build a kernel: {said}", remedy)
+        what = f"{shown} cannot build a kernel: {_first_error(log)}"
+        return Finding(name, "fail" if wanted else "warn", what, remedy)
     without = ""
     try:
         find_cuda_tool("nvdisasm")
@@ -274,16 +279,17 @@ def _namespace_remedy(missing: tuple[str, ...]) -> str:
     )
 
 
-def _build(language: Language, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
-    """Compile ``text`` with a kernel's command line; return None after a timeout."""
+def _build(language: Language, compiler: str, arch: str, text: str) -> tuple[int, str]:
+    """Compile ``text`` as the builder compiles a kernel; return the exit code and the compiler's output."""
     with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
         source = Path(directory) / f"probe.{language}"
         source.write_text(text)
-        return run(command_line(language, compiler, arch, source, source.with_suffix(".so"), []), timeout_s=60)
+        command = command_line(language, compiler, arch, source, source.with_suffix(".so"), [])
+        return asyncio.run(run_compiler(command, source.parent))
 
 
-def _first_error(built: subprocess.CompletedProcess[str]) -> str:
-    return next((line for line in built.stderr.splitlines() if "error" in line), built.stderr.strip()[-200:])
+def _first_error(log: str) -> str:
+    return next((line for line in log.splitlines() if "error" in line), log.strip()[-200:])
 
 
 def _output(command: list[str]) -> str:

@@ -74,6 +74,23 @@ def test_a_compiler_without_openmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "libomp-dev" in finding.remedy
 
 
+def test_a_compiler_without_cpp20(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = 'test "$1" = --version || { echo "g++: error: unrecognized option \'-std=c++20\'" >&2; exit 1; }'
+    monkeypatch.setenv("CXX", program(tmp_path, "g++", script))
+    finding = tools.cpp_compiler()
+    assert finding.level == "fail"
+    assert "C++20" in finding.remedy and "OpenMP" not in finding.remedy
+
+
+def test_a_compiler_that_fails_only_in_the_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = f'test -n "$LICENSE" && exec {tool_paths.find_cpp_compiler()} "$@"\necho "error: no license"; exit 1'
+    monkeypatch.setenv("CXX", program(tmp_path, "g++", script))
+    monkeypatch.setenv("LICENSE", "1")
+    finding = tools.cpp_compiler()
+    assert finding.level == "fail"
+    assert "error: no license" in finding.what and "export CXX=" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("release", "gpus", "level", "words"),
     [

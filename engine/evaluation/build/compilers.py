@@ -34,7 +34,12 @@ from engine.system.tool_paths import NoCompiler as NoCompiler
 from engine.system.tool_paths import find_cpp_compiler, find_nvcc
 
 _CONFINED = Path(__file__).parent.parent / "sandbox" / "inside" / "confinement" / "confined.py"
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+NVCC_VARIABLES = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+"""Environment variables with which a person selects nvcc's C++ compiler and adds flags."""
+_KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+    *NVCC_VARIABLES,
+)
 """Environment variables that compilers need. The builder removes all other variables, because a kernel's source could
 print them to the log.
 """
@@ -79,6 +84,11 @@ def stack_flags(compiler: str) -> tuple[str, ...]:
     crashes in some runs.
     """
     return STACK_FLAGS if _aligns_the_stack(compiler, _version(compiler)) else ()
+
+
+def nvcc_settings() -> tuple[str, ...]:
+    """Return the nonempty ``NVCC_VARIABLES``, each as ``NAME=VALUE``."""
+    return tuple(f"{name}={os.environ[name]}" for name in NVCC_VARIABLES if os.environ.get(name))
 
 
 def exported_flags() -> tuple[str, ...]:
@@ -207,7 +217,7 @@ def entry(
 ) -> CacheEntry:
     """Return the cache entry that :func:`build` uses. Raises ``NoCompiler``."""
     compiler = compiler_of(language)
-    own = stack_flags(compiler) if language == "cpp" else ()
+    own = stack_flags(compiler) if language == "cpp" else nvcc_settings()
     material = (source, header, language, arch, compiler, _version(compiler), *flags, *own, host_isa())
     return CacheEntry(directory, "kernel.so", *material)
 
@@ -258,8 +268,10 @@ async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
     Returns the command's exit code and output.
     """
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    environment |= {"TMPDIR": str(work), "LC_ALL": "C"}
-    trees = [sys.prefix, sys.base_prefix, str(Path(command[0]).resolve().parents[1])]
+    # A compiler on PATH may be ccache, which needs a home directory even if it caches nothing.
+    environment |= {"TMPDIR": str(work), "HOME": str(work), "LC_ALL": "C", "CCACHE_DISABLE": "1"}
+    programs = [command[0], *_host_compiler()]
+    trees = [sys.prefix, sys.base_prefix, *(str(Path(program).resolve().parents[1]) for program in programs)]
     trees += [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     confined = [sys.executable, "-I", "-S", str(_CONFINED), str(work), os.pathsep.join(trees), *command]
     limits = {resource.RLIMIT_AS: _BUILD.memory_bytes, resource.RLIMIT_FSIZE: _BUILD.file_bytes}
@@ -269,6 +281,13 @@ async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
         )
     except Overrun as overrun:
         return 1, f"the builder stopped the compiler: it {overrun}\n{overrun.output[: _BUILD.log_chars]}"
+
+
+def _host_compiler() -> list[str]:
+    """Return the C++ compiler that ``NVCC_CCBIN`` names, either directly or by its directory, or [] if none exists."""
+    named = os.environ.get("NVCC_CCBIN", "")
+    found = shutil.which(named) or shutil.which("g++", path=named)
+    return [found] if found else []
 
 
 def _defines(library: Path, function: str) -> bool:

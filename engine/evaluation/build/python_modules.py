@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 import engine
-from engine.evaluation.build.compilers import CacheEntry, NoCompiler, host_isa, trimmed
+from engine.evaluation.build.compilers import NVCC_VARIABLES, CacheEntry, NoCompiler, host_isa, nvcc_settings, trimmed
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.inside.python_kernel.extensions import BUILDING_VARIABLE, DIRECTORY_VARIABLE, failures
 from engine.problem.spec import imports_triton
@@ -75,7 +75,7 @@ async def build_module(
 
 def entry(source: str, problem_source: str, kind: str, arch: str, directory: Path) -> CacheEntry:
     """Return the cache entry that :func:`build_module` uses."""
-    versions = (sys.version, metadata.version("torch"), host_isa(), str(_ROOT))
+    versions = (sys.version, metadata.version("torch"), host_isa(), str(_ROOT), *nvcc_settings())
     return CacheEntry(directory, "kernel.py", source, problem_source, kind, arch, *versions)
 
 
@@ -106,7 +106,7 @@ async def _execute(source: str, problem_source: str, kind: str, arch: str, work:
 
 def _environment(kind: str, arch: str, work: Path, scratch: Path) -> dict[str, str]:
     """Return an environment for compilers, without the user's variables and without a GPU."""
-    kept = ("LANG", "LD_LIBRARY_PATH", "CXX", "CC", "NVCC", "CUDA_HOME", "OMP_NUM_THREADS")
+    kept = ("LANG", "LD_LIBRARY_PATH", "CXX", "CC", "NVCC", *NVCC_VARIABLES, "CUDA_HOME", "OMP_NUM_THREADS")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", "/usr/bin:/bin")]
     with contextlib.suppress(NoCompiler):

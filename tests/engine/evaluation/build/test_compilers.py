@@ -67,3 +67,40 @@ def test_an_incomplete_entry_of_the_cache_is_rebuilt(damage: Callable[[Path], ob
     assert library is not None and not report.cached
     assert ctypes.CDLL(str(library)).launch() == 0
     assert asyncio.run(build(TRIVIAL, "cpp", "", "", tmp_path))[1].cached
+
+
+def script(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("named", ["bin/g++", "bin"])
+def test_nvcc_gets_the_compiler_and_the_flags_that_the_environment_names(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "host" / "bin" / "g++", f'exec {compiler_of("cpp")} "$@"')
+    called = "$NVCC_CCBIN" if named == "bin/g++" else "$NVCC_CCBIN/g++"
+    nvcc = script(
+        tmp_path / "cuda" / "bin" / "nvcc",
+        f'exec "{called}" $NVCC_APPEND_FLAGS -shared -fPIC -x c++ kernel.cu -o kernel.so',
+    )
+    monkeypatch.setenv("NVCC", str(nvcc))
+    monkeypatch.setenv("NVCC_CCBIN", str(tmp_path / "host" / named))
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DSTATUS=1")
+    source = TRIVIAL.replace("0", "STATUS")
+    one, report = asyncio.run(build(source, "cu", "", "sm_90a", tmp_path / "builds"))
+    assert one is not None, report.log
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DSTATUS=2")
+    two, report = asyncio.run(build(source, "cu", "", "sm_90a", tmp_path / "builds"))
+    assert two is not None, report.log
+    assert [ctypes.CDLL(str(library)).launch() for library in (one, two)] == [1, 2]
+
+
+def test_a_compiler_behind_ccache_finds_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = 'test "$CCACHE_DISABLE" = 1 && test -w "$HOME"'
+    ccache = script(tmp_path / "ccache" / "bin" / "g++", f'{needs} && exec {compiler_of("cpp")} "$@"')
+    monkeypatch.setenv("CXX", str(ccache))
+    library, report = asyncio.run(build(TRIVIAL, "cpp", "", "", tmp_path / "builds"))
+    assert library is not None, report.log
