@@ -19,6 +19,7 @@ from engine.doctor.finding import Finding, run
 from engine.evaluation.build.compilers import command_line, run_compiler
 from engine.evaluation.inspect.profiler import find_ncu
 from engine.problem.spec import Language
+from engine.system.python_process import python_path
 from engine.system.tool_paths import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_cuda_tool, find_nvcc
 
 _PROGRAM = """\
@@ -160,11 +161,11 @@ def nvcc(found: Gpus, required: bool) -> Finding:
     shown = f"CUDA {version[0]}.{version[1]} ({compiler})"
     if found.cuda is not None and version[0] > found.cuda[0]:
         driver = f"driver {found.driver}, which supports CUDA up to {found.cuda[0]}.{found.cuda[1]}"
-        remedy = f"update the driver, or point CUDA_HOME at a CUDA {found.cuda[0]} toolkit"
+        remedy = f"update the driver, or use the nvcc of a CUDA {found.cuda[0]} toolkit: export NVCC=/path/to/nvcc"
         return Finding(name, "fail", f"{shown} is too new for {driver}", remedy)
     can_build = _output([compiler, "--list-gpu-code"]).split()
     if can_build and (unknown := [arch for arch in found.archs if arch.rstrip("a") not in can_build]):
-        remedy = "point CUDA_HOME at a toolkit that supports this device"
+        remedy = "use the nvcc of a toolkit that supports this device: export NVCC=/path/to/nvcc"
         return Finding(name, "fail", f"{shown} cannot build for {', '.join(unknown)}", remedy)
     arch = found.archs[0] if found.archs else "sm_80"
     code, log = _build("cu", compiler, arch, _CUDA_PROGRAM)
@@ -214,10 +215,11 @@ def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> 
 
 
 def torch(found: Gpus, required: bool) -> Finding:
-    """Import PyTorch in a child process, as the judge does."""
+    """Import PyTorch in a child process, as the runners of Python kernels do: without the user's site directory."""
     name = "pytorch"
     remedy = "run `pip install torch`, or choose a build at https://pytorch.org/get-started"
-    asked = run([sys.executable, "-I", "-c", _TORCH_PROBE], timeout_s=_TORCH_DEADLINE_S)
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONPATH": python_path()}
+    asked = run([sys.executable, "-P", "-s", "-c", _TORCH_PROBE], _TORCH_DEADLINE_S, environment)
     if asked is None:
         return Finding(
             name,

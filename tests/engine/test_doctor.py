@@ -107,6 +107,7 @@ def test_nvcc_against_the_driver(
     monkeypatch.setenv("NVCC", program(tmp_path, "nvcc", script))
     finding = tools.nvcc(gpus, required=False)
     assert (finding.level, words in finding.what) == (level, True)
+    assert ("export NVCC=" in finding.remedy) == (level == "fail"), "nvcc on PATH would hide CUDA_HOME"
 
 
 def test_nvcc_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,6 +160,14 @@ def test_nvcc_that_does_not_know_the_device(monkeypatch: pytest.MonkeyPatch, tmp
     finding = tools.nvcc(H200, required=True)
     assert finding.level == "fail"
     assert "cannot build for sm_90a" in finding.what
+    assert "export NVCC=" in finding.remedy
+
+
+def test_pytorch_on_the_import_path_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    version = "class version: cuda = None\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+    (tmp_path / "torch.py").write_text(f'__version__ = "9.8.7"\n{version}')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert tools.torch(NO_GPU, required=False) == Finding("pytorch", "ok", "torch 9.8.7, CPU only")
 
 
 def test_counters_that_only_root_may_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
