@@ -7,20 +7,30 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_FUNCTION = re.compile(r'extern\s+"C"\s+([\w\s:*]+?)\s*\b(\w+)\s*\(([^)]*)\)\s*\{', re.DOTALL)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_FUNCTION = re.compile(r'extern\s+"C"\s+([\w\s:*]+?)\s*\b(\w+)\s*\(([^)]*)\)\s*(?:noexcept\s*)?\{', re.DOTALL)
+_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'\\?.')|//[^\n]*|/\*.*?\*/""", re.DOTALL)
+"""A comment, or as group 1 a string or a character, which may contain the start of a comment."""
+_ON_GPU = {"__global__", "__device__"}
 _NUMBERS: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "char": ctypes.c_char,
+    "signed char": ctypes.c_byte,
+    "unsigned char": ctypes.c_ubyte,
     "short": ctypes.c_short,
+    "short int": ctypes.c_short,
+    "unsigned short": ctypes.c_ushort,
+    "unsigned short int": ctypes.c_ushort,
     "int": ctypes.c_int,
     "unsigned": ctypes.c_uint,
     "unsigned int": ctypes.c_uint,
     "long": ctypes.c_long,
     "long int": ctypes.c_long,
     "unsigned long": ctypes.c_ulong,
+    "unsigned long int": ctypes.c_ulong,
     "long long": ctypes.c_longlong,
+    "long long int": ctypes.c_longlong,
     "unsigned long long": ctypes.c_ulonglong,
+    "unsigned long long int": ctypes.c_ulonglong,
     "float": ctypes.c_float,
     "double": ctypes.c_double,
     "size_t": ctypes.c_size_t,
@@ -111,12 +121,14 @@ class Function:
 
 
 def functions_of(source: str) -> list[Function]:
-    """Return the functions that ``source`` defines as ``extern "C" TYPE NAME(...) {``.
+    """Return the host functions that ``source`` defines as ``extern "C" TYPE NAME(...) {``.
 
     Raises ``ValueError`` for a C type that has no Python equivalent.
     """
     found = []
-    for returns, name, text in _FUNCTION.findall(_COMMENT.sub(" ", source)):
+    for returns, name, text in _FUNCTION.findall(_COMMENT.sub(lambda match: match[1] or " ", source)):
+        if _ON_GPU & set(returns.split()):
+            continue
         words = [part for part in (" ".join(part.split()) for part in text.split(",")) if part and part != "void"]
         parameters = tuple(_parameter(name, index, word) for index, word in enumerate(words))
         kind = _plain(returns)

@@ -114,6 +114,32 @@ def test_a_stream_at_the_end_is_seen() -> None:
     assert function.signature == "__half* x, size_t n, cudaStream_t stream"
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        'extern "C" __global__ void scale(float4 by) {}',
+        'extern "C" __device__ float twice(float x) { return 2 * x; }',
+        'const char* address = "http://x";',
+        'const char *start = "/*", *quoted = "\\"/*";',
+        "const char quotes[] = {'\"', '\\''}; // \"\n",
+        '// extern "C" int commented(float* x) { return 0; }\n',
+        "// a comment's apostrophe\n",
+    ],
+)
+def test_what_stands_before_a_function_does_not_hide_it(before: str) -> None:
+    (function,) = functions_of(f'{before} extern "C" int run(int n) {{ return n; }} /* end */')
+    assert function.name == "run"
+
+
+def test_all_integer_types_are_accepted() -> None:
+    limits = {"unsigned char": 2**8, "unsigned short": 2**16, "long long int": 2**63, "unsigned long int": 2**64}
+    names = [f"n{index}" for index in range(len(limits))]
+    parameters = ", ".join(f"{kind} {name}" for kind, name in zip(limits, names, strict=True))
+    equal = " && ".join(f"{name} == {limit - 1}u" for name, limit in zip(names, limits.values(), strict=True))
+    kernels = load_c(f'extern "C" int wrong({parameters}) noexcept {{ return !({equal}); }}', "cpp")
+    assert kernels.wrong(*(limit - 1 for limit in limits.values())) is None
+
+
 @pytest.mark.gpu
 def test_cuda_code_runs_on_the_current_stream() -> None:
     source = """
