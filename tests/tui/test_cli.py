@@ -283,6 +283,10 @@ def test_completion_scripts_name_the_program(kernel_tui: KernelTui, shell: str) 
 def test_completion_knows_the_sessions(finished: Printed) -> None:
     words = {"_KERNEL_TUI_COMPLETE": "bash_complete", "COMP_WORDS": "kernel-tui show d", "COMP_CWORD": "2"}
     assert "demo" in finished[0](env=words).stdout
+    words |= {"COMP_WORDS": "kernel-tui show demo v", "COMP_CWORD": "3"}
+    assert "plain,v1" in finished[0](env=words).stdout.split()
+    words |= {"COMP_WORDS": "kernel-tui export d", "COMP_CWORD": "2"}
+    assert finished[0](env=words).stdout.split() == ["plain,demo", "file,d"]
 
 
 # One kernel

@@ -59,8 +59,12 @@ def totals(report: Report) -> Grid:
     figures = (*marks, "geomean", "median", "problems", "geomean, failures = 1")
     named = {name_of(name): total for name, total in report.totals.items()}
     named["eager, KernelBench's own rules"] = report.kernelbench
+    timed = {"eager", *(name for row in report.problems for name, over in row.over.items() if over.ms is not None)}
+    untimed = {name_of(name) for name in report.totals if name not in timed}
     rows = [
-        (
+        (name, *("-" for _ in figures))
+        if name in untimed
+        else (
             name,
             *(_share(total.fast[f"{mark:g}"], report.count) for mark in MARKS),
             marked(speedup(total.geomean), total.uncertain),

@@ -186,7 +186,11 @@ def _low_end(state: SessionState, variant: VariantState, best: str | None) -> st
     if verdict is None or leader is None or (leader.speedup or 0.0) >= (verdict.speedup or 0.0):
         return ""
     low = verdict.speedup_low
-    return f", counts as {speedup(low)}" if low is not None and counts_by_low_end(verdict) else ""
+    return (
+        f", ranked as {speedup(low)} because the speedup is uncertain"
+        if low is not None and counts_by_low_end(verdict)
+        else ""
+    )
 
 
 def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:

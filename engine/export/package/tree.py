@@ -105,6 +105,8 @@ def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kernel in kernels:
         problem = kernel.problem.id
+        if problem in found:
+            raise ExportError(f"{problem}: a package contains one kernel of each problem; export the others separately")
         name = found[problem] = _identifier(problem)
         for made in (name, _class_name(name), f"{name}_reference"):
             if made in owners:

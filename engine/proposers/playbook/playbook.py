@@ -124,6 +124,8 @@ class Playbook:
                 sources.add(source)
                 found += 1
                 note = "" if before is None else difference(before.choices, base.choices, recipe.choices)
+                if before is not None and _undoes(before, base, recipe):  # another setting of the opened knobs
+                    note += f", without {str(idea.data.get('move', '')).replace('_', ' ')}"
                 yield _draft(template, source, recipe, note)
 
     async def fix(
@@ -227,6 +229,12 @@ def _base(
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
     """Return the recipe with which a variant's note compares the variant."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
+
+
+def _undoes(parent: Recipe, base: Recipe, recipe: Recipe) -> bool:
+    """Return whether ``recipe`` has none of the transformation's changes. ``base``: ``parent`` with these changes."""
+    changed = [knob for knob, value in base.choices.items() if parent.choices.get(knob) != value]
+    return bool(changed) and all(recipe.choices.get(knob) == parent.choices.get(knob) for knob in changed)
 
 
 def _recipe(data: dict[str, Any], template: Template) -> Recipe | None:

@@ -11,6 +11,7 @@ import click
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
 from tui.cli.shared.common import Failure, find, json_option, print_json, run_async, sessions_option
+from tui.cli.shared.completion import complete_kernel, complete_session_or_file
 from tui.cli.shared.kernel_file import inspect_problem, kernel_of
 from tui.console.progress_line import working
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="KERNEL|SESSION")
-@click.argument("variant", required=False)
+@click.argument("what", metavar="KERNEL|SESSION", shell_complete=complete_session_or_file)
+@click.argument("variant", required=False, shell_complete=complete_kernel)
 @click.option("--problem", help="Problem of a KERNEL file: a .py file or a built-in problem.")
 @click.option(
     "--trust",

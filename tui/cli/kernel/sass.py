@@ -19,6 +19,7 @@ from tui.cli.shared.common import (
     run_async,
     sessions_option,
 )
+from tui.cli.shared.completion import complete_kernel, complete_session_or_file
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="KERNEL|SESSION")
-@click.argument("variant", required=False)
+@click.argument("what", metavar="KERNEL|SESSION", shell_complete=complete_session_or_file)
+@click.argument("variant", required=False, shell_complete=complete_kernel)
 @click.option("--problem", help="Problem of a KERNEL file: a .py file or a built-in problem.")
 @click.option(
     "--arch",

@@ -25,6 +25,7 @@ from tui.cli.shared.common import (
     run_async,
     sessions_option,
 )
+from tui.cli.shared.completion import complete_kernel, complete_session_or_file
 from tui.cli.shared.kernel_file import inspect_problem, language_of, problem_line, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -54,9 +55,14 @@ class Chosen(Struct, frozen=True):
 
 
 @click.command()
-@click.argument("source")
-@click.argument("variants", metavar="[VARIANT]...", nargs=-1)
-@click.option("--best", metavar="PROBLEM", multiple=True, help="Export the best kernel of this problem.")
+@click.argument("source", shell_complete=complete_session_or_file)
+@click.argument("variants", metavar="[VARIANT]...", nargs=-1, shell_complete=complete_kernel)
+@click.option(
+    "--best",
+    metavar="PROBLEM",
+    multiple=True,
+    help="Export the best kernel of this problem.",
+)
 @click.option("--problem", metavar="P", help="Problem of a kernel file: a .py file or a built-in problem.")
 @click.option("--package", metavar="NAME", help="Write a wheel whose operators run the kernels without a compiler.")
 @click.option(

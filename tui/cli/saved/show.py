@@ -10,6 +10,7 @@ import click
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
 from tui.cli.shared.common import Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.cli.shared.completion import complete_node
 
 if TYPE_CHECKING:
     from engine.config.tolerance import SessionTolerance
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @session_argument
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_node)
 @sessions_option
 @click.option("--full", is_flag=True, help="Show everything: ideas, reasons, evidence and source.")
 @json_option

@@ -11,6 +11,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.shared.common import Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.cli.shared.completion import complete_node
 from tui.console.echo import echo
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 
 @click.command()
 @session_argument
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_node)
 @sessions_option
 @click.option("--problem", help="Problem of the session.  [default: the first]")
 @click.option(

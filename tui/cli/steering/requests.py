@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from tui.cli.shared.completion import complete_kernel, complete_node
 from tui.cli.steering.send import request_options, send
 
 
 def _node_command(name: str, kind: str, text: str) -> click.Command:
     @click.command(name, help=text)
     @request_options
-    @click.argument("node")
+    @click.argument("node", shell_complete=complete_node)
     def command(session: str, node: str, root: Path, as_json: bool) -> None:
         from engine.session.records import requests
 
@@ -44,7 +45,7 @@ def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
 
 @click.command()
 @request_options
-@click.argument("variant")
+@click.argument("variant", shell_complete=complete_kernel)
 def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
     """Judge a kernel again. VARIANT is the kernel, such as v34."""
     from engine.session.records.requests import Retry
