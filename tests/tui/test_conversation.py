@@ -161,7 +161,12 @@ async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -
     async with monitor_of(talk.paths) as monitor:
         monitor.app.monitor_screen.tree_view.select("v101")
         await monitor.press("v")
+        asked.fail(asked.start(site("fix", "v101")), None, why="cancelled")
+        await monitor.press("4", "plus", "G")
+        await monitor.until_shown("call canceled: slow down")
+        assert "given up" not in monitor.text()
         call = asked.start(site("fix", "v101"))
+        await monitor.press("plus", "g")
         await monitor.until_shown("repair of v101")
         await monitor.until_shown("no text yet")
         asked.fail(call, 30.0)

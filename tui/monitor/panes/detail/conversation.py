@@ -166,11 +166,13 @@ class Conversation(Struct):
 
 
 def _troubles(call: CallState, now: float, palette: Palette) -> Iterator[tuple[str, Style]]:
+    canceled = call.failure == "cancelled"  # The search repeats the request if its result is still missing.
     if call.failure is not None:
-        yield f"{failure_words(call.failure)}: {one_line(call.message, 600)}", palette.bad
+        said = f"{failure_words(call.failure)}: {one_line(call.message, 600)}"
+        yield said, palette.dim if canceled else palette.bad
     if call.wait_s is not None and call.ended_at is not None:
         yield f"retry in {fmt.age(call.ended_at + call.wait_s - now)}", palette.warn
-    elif call.failure is not None:
+    elif call.failure is not None and not canceled:
         yield "given up", palette.dim
     if call.reply is not None and (end := ENDS.get(call.finish)):
         yield end, palette.warn
