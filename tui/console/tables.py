@@ -69,6 +69,9 @@ VISIBLE = 0.01
 """Smallest relative difference that readers notice between a speedup and the quotient of the times in its row."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results in which a speedup visibly differs from the quotient of the times in its row."""
+BESIDE = "vs compile: each timed beside eager, so compile ms / best ms may differ"
+"""Caption for results in which a speedup over torch.compile visibly differs from the quotient of the times in its row.
+"""
 EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
 """Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
@@ -125,7 +128,10 @@ def _least_width(table: Table) -> int:
 def print_results(results: Results) -> None:
     """Print the final table, the files of the best kernels, and remarks."""
     out = console()
-    caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(_is_off(row) for row in results.problems)
+    caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(
+        _differs(row.speedup, row.eager_ms, row.best_ms) for row in results.problems
+    )
+    caption += f"; {BESIDE}" * any(_differs(row.over_compile, row.compile_ms, row.best_ms) for row in results.problems)
     seems_slower = (row.first_ms is not None and row.first_ms < (row.best_ms or 0.0) for row in results.problems)
     caption += f"; {EARLIER}" * any(seems_slower)
     print_marked(out, drop_columns(out, _results_table(results), _DROPPED_RESULTS), caption)
@@ -160,10 +166,9 @@ def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
         print_prose(out, f"{'' if every else ', '.join(names) + ': '}no torch.compile time: {why}")
 
 
-def _is_off(row: ResultRow) -> bool:
-    """Return whether eager's time divided by the best time visibly differs from the speedup."""
-    known = row.eager_ms and row.best_ms and row.speedup
-    return bool(known) and abs((row.eager_ms or 0.0) / (row.best_ms or 1.0) / (row.speedup or 1.0) - 1) > VISIBLE
+def _differs(speedup: float | None, ms: float | None, best_ms: float | None) -> bool:
+    """Return whether the quotient of the times visibly differs from the speedup."""
+    return bool(speedup and ms and best_ms) and abs((ms or 0.0) / (best_ms or 1.0) / (speedup or 1.0) - 1) > VISIBLE
 
 
 def _results_table(results: Results) -> Table:
