@@ -234,6 +234,7 @@ def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> N
         ("demo", "To watch the session: kernel-tui attach demo"),
         ("ls", "Did you mean 'sessions'?"),
         ("evla", "Did you mean 'eval'?"),
+        ("mine.tml", "Did you mean 'mine.toml'?"),
         ("xyzzy", "See: kernel-tui --help"),
     ],
 )
@@ -242,6 +243,7 @@ def test_a_word_that_is_no_command_gets_a_hint(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     create_session(tmp_path / "sessions", "demo", "", "c.toml", 0)
+    (tmp_path / "mine.toml").touch()
     refused = CliRunner().invoke(cli, [word])
     assert refused.exit_code == ExitCode.USAGE
     assert f"no such command or file: '{word}'. {hint}" in " ".join(refused.output.split())

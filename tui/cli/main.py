@@ -117,7 +117,7 @@ def _meant_by(word: str) -> str:
         return f" To watch the session: kernel-tui attach {word}"
     if word in OTHER_NAMES:
         return f" Did you mean {OTHER_NAMES[word]!r}?"
-    near = get_close_matches(word, COMMANDS, n=1)
+    near = get_close_matches(word, [*COMMANDS, *map(str, Path().glob("*.toml"))], n=1)
     return f" Did you mean {near[0]!r}?" if near else " See: kernel-tui --help"
 
 
