@@ -54,7 +54,8 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
         The files written.
 
     Raises:
-        CertificateError: A file cannot be read or written, or the cryptography package is missing.
+        CertificateError: A file of the CA exists but cannot be read, a file cannot be written, or the cryptography
+        package is missing.
     """
     x509, hashes, ec, serialization = _cryptography()
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Clocks of hosts differ slightly.
@@ -255,11 +256,13 @@ def _key_bytes(key: Any) -> bytes:
 
 def _usable_ca(directory: Path, until: datetime.datetime) -> tuple[Any, Any]:
     """Return the CA's certificate and key. Return None for both if a file is missing or damaged, if the files do not
-    match, or if the CA expires before ``until``.
+    match, or if the CA expires before ``until``. Raises ``CertificateError`` for a file that this user cannot read.
     """
     try:
         authority, key = _load(directory / _CA), _load_key(directory / _CA_KEY)
-    except CertificateError:
+    except CertificateError as error:
+        if isinstance(error.__context__, OSError) and not isinstance(error.__context__, FileNotFoundError):
+            raise
         return None, None
     fits = authority.public_key() == key.public_key() and authority.not_valid_after_utc >= until
     return (authority, key) if fits else (None, None)

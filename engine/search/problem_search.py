@@ -69,6 +69,8 @@ class ProblemSearch:
         self._questions = Questions(context, problem)
         self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
         self._done: set[tuple[str, ...]] = set()
+        self._requested: dict[tuple[str, ...], int] = {}
+        """Number of ideas that each request for ideas asks for, by the key of its job."""
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
         self._failed_in_runoff: set[tuple[int, str]] = set()
@@ -258,14 +260,17 @@ class ProblemSearch:
         for (parent, _), count in wanted.items():
             missing[parent] += count
         missing.subtract(idea.parent for idea in own)
-        awaited = {key[1] for key in self._jobs if key[0] == "ideas"}
+        for key in self._jobs:
+            if key[0] == "ideas":
+                missing[key[1] or None] -= self._requested.get(key, 0)
         for (parent, place), count in wanted.items():
             proposer = context.proposer(names[place])
             key = ("ideas", parent or "", str(round_.number), names[place])
-            was_asked = (parent, names[place]) in have or (parent or "") in awaited or key in self._done
+            was_asked = (parent, names[place]) in have or key in self._jobs or key in self._done
             count = min(count, missing[parent])
             if proposer is not None and not was_asked and count > 0 and not self._given_up("ideas", parent):
                 missing[parent] -= count
+                self._requested[key] = count
                 self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
 
     def _start_variants(self, idea: IdeaState, round_: RoundState | None) -> None:

@@ -63,7 +63,7 @@ class Monitor:
     async def type(self, text: str) -> None:
         await self.press(*text)
 
-    async def press_ahead(self, *keys: events.Key) -> None:
+    async def press_ahead(self, *keys: events.Key | events.Paste) -> None:
         """Press keys faster than the monitor handles them, as a slow connection delivers them."""
         for key in keys:
             self.app.post_message(key)

@@ -720,5 +720,7 @@ async def test_keys_pressed_faster_than_the_monitor_handles_them_act_in_order(op
         await monitor.press_ahead(*(events.Key(key, key if len(key) == 1 else None) for key in keys))
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [requests.ChangeBudget(rounds=12)]
-        await monitor.press_ahead(*(events.Key(key, key) for key in "itile rows"))
-        await monitor.until_shown("tile rows")
+        await monitor.press_ahead(
+            *(events.Key(key, key) for key in "itile "), events.Paste("rows"), events.Key("s", "s")
+        )
+        await monitor.until_shown("tile rowss")

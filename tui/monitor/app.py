@@ -19,6 +19,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from engine.session.records.events import CommandHandled, Recorded
@@ -27,7 +28,7 @@ from engine.session.store import SessionDamaged, SessionError, SessionPaths, is_
 from tui.monitor.delay import after
 from tui.monitor.event_feed import Feed
 from tui.monitor.host import Severity
-from tui.monitor.messages import FeedArrived, KeyHandled
+from tui.monitor.messages import FeedArrived, InputHandled
 from tui.monitor.notifications import Messenger, News
 from tui.monitor.screens.monitor import MonitorScreen
 from tui.monitor.settings import THEMES, Settings, load_settings, save_settings
@@ -63,7 +64,7 @@ FLUSH_S = 0.22
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
 LATE_S = 0.5
-"""Maximum time that a key waits for the key before it, in seconds."""
+"""Maximum time that a key or pasted text waits for the input before it, in seconds."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
 """Seconds between two redraws of ages, for a running session and for an ended session."""
 _PLAIN = PlainCharacters()
@@ -128,10 +129,10 @@ class MonitorApp(App[int]):
         self._flushed_at = 0.0
         self.news = News(self.model)
         self._messenger = Messenger(self._news_failed)
-        self._keys: deque[events.Key] = deque()
-        """Pressed keys that have not acted yet, oldest first."""
-        self._pressed: events.Key | None = None
-        """The newest key that the monitor began to handle."""
+        self._typed: deque[events.Key | events.Paste] = deque()
+        """Keys and pasted texts that have not acted yet, oldest first."""
+        self._acts_on: Widget | None = None
+        """The widget that handles the oldest of these, if any."""
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -164,42 +165,46 @@ class MonitorApp(App[int]):
         self._feed.stop()
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key):
-            if self.monitor_screen.is_mounted:
-                self.monitor_screen.key_bar.heed()
-            if not event.is_forwarded:
-                self._keys.append(event)
-                if len(self._keys) == 1:
-                    await self._press(event)
-                return
-        if isinstance(event, events.Paste) and not event.is_forwarded:  # input fields show pasted text unchanged
-            in_one_line = isinstance(self.screen.focused, Input)
-            event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
-        await super().on_event(event)
+        if isinstance(event, events.Key) and self.monitor_screen.is_mounted:
+            self.monitor_screen.key_bar.heed()
+        if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        self._typed.append(event)
+        if len(self._typed) == 1:
+            await self._type(event)
 
-    async def _press(self, key: events.Key) -> None:
-        """Handle a key. Later keys wait until it has acted, because it may move the focus or open a dialog: over a slow
-        connection, several keys arrive at once.
+    async def _type(self, event: events.Key | events.Paste) -> None:
+        """Handle a key or pasted text. Later input waits, for at most ``LATE_S``, until this input has acted, because a
+        key may move the focus or open a dialog: over a slow connection, several keys arrive at once.
         """
-        if self._pressed is key or not self._keys or self._keys[0] is not key:
+        if not self._typed or self._typed[0] is not event or self._acts_on is not None:
             return
-        self._pressed = key
-        target = self.focused or self.screen
-        await super().on_event(key)
-        target.post_message(KeyHandled(key))  # comes back to the app after the key has acted
-        self.set_timer(LATE_S, partial(self._next_key, key))  # a key that closes its dialog may take the message along
+        self._acts_on = target = self.focused or self.screen
+        if isinstance(event, events.Paste):  # input fields show pasted text unchanged
+            in_one_line = isinstance(target, Input)
+            await super().on_event(events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE])))
+        else:
+            await super().on_event(event)
+        target.post_message(InputHandled(event))  # comes back to the app after the input has acted
+        self.set_timer(LATE_S, partial(self._handled, event))  # a key that closes its dialog may take the message along
 
-    def on_key_handled(self, message: KeyHandled) -> None:
-        self._next_key(message.key)
+    def on_input_handled(self, message: InputHandled) -> None:
+        self._handled(message.input)
 
-    def _next_key(self, handled: events.Key) -> None:
-        if not self._keys or self._keys[0] is not handled:
+    def _handled(self, event: events.Key | events.Paste) -> None:
+        if not self._typed or self._typed[0] is not event:
             return
-        self._keys.popleft()
-        if self._keys:
-            press = partial(self._press, self._keys[0])
-            self.screen.call_after_refresh(press)
-            self.set_timer(LATE_S, press)
+        self._typed.popleft()
+        target, self._acts_on = self._acts_on, None
+        if not self._typed:
+            return
+        following = partial(self._type, self._typed[0])
+        if target is self.focused:
+            self.call_later(following)
+        else:  # a new dialog may still have to choose its focus
+            self.screen.call_after_refresh(following)
+            self.set_timer(LATE_S, following)
 
     # New events
 
@@ -510,6 +515,8 @@ class MonitorApp(App[int]):
 
         The file goes to the session's directory. For a bundled session, the file goes to the current directory.
         """
+        if self.is_web:
+            raise PermissionError("a page in a browser writes no files")
         paths = self.model.source.paths
         directory = "." if is_bundled(paths) else str(paths.directory)
         return super().save_screenshot(filename, path or directory, time_format)

@@ -12,12 +12,12 @@ class FeedArrived(Message):
     """The feed's thread has read new events."""
 
 
-class KeyHandled(Message):
-    """A pressed key has acted."""
+class InputHandled(Message):
+    """A key or pasted text has acted."""
 
-    def __init__(self, key: events.Key) -> None:
+    def __init__(self, handled: events.Key | events.Paste) -> None:
         super().__init__()
-        self.key = key
+        self.input = handled
 
 
 class NodeHighlighted(Message):

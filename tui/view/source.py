@@ -115,7 +115,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
     def now(self) -> float:
-        """Return the current time of the session, in Unix seconds. The engine's clock also sets the times of events."""
+        """Return the current time by the engine's clock, which also sets the times of events, in Unix seconds."""
         ...
 
     def system_now(self) -> float:

@@ -27,8 +27,9 @@ def _session_created(state: SessionData, event: ev.SessionCreated, time: float) 
 def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) -> None:
     # The earlier engine died after its last event or heartbeat. The newest events may be from the engine that starts.
     if state.engine is not None and state.engine.stopped is None:
-        died_at = min(event.before, time) if event.before > state.engine.started_at else state.time
-        state.search_seconds += died_at - state.engine.started_at
+        started_at = state.engine.started_at  # like ``before``, by the clock of the earlier engine
+        died_at = event.before if event.before > started_at else max(started_at, state.time)
+        state.search_seconds += died_at - started_at
         _end_pause(state, died_at)
         _end_hold_up(state, died_at)
     state.waits.clear()

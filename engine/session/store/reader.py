@@ -33,8 +33,8 @@ STARTING = "starting"
 
 class Heartbeat(Struct, frozen=True):
     """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
-    clock, which also sets the times of events; 0 in older files. Until an engine has recorded its start,
-    ``engine_time`` is the last moment of the earlier engine.
+    clock, which also sets the times of events (0 in older files), or, while the note is ``STARTING``, the last moment
+    of the earlier engine.
     """
 
     time: float
@@ -45,7 +45,7 @@ class Heartbeat(Struct, frozen=True):
     @property
     def clock_offset_s(self) -> float:
         """Seconds by which the system clock is ahead of the engine's clock, which stops while the machine sleeps; 0 if
-        unknown. A whole number, so that it stays the same between heartbeats.
+        unknown. A whole number, so that it rarely changes between heartbeats.
         """
         is_known = self.engine_time > 0.0 and self.note != STARTING
         return float(round(self.time - self.engine_time)) if is_known else 0.0
@@ -166,7 +166,13 @@ class SessionReader:
     def last_moment(self, state: SessionState) -> float:
         """Return the time of the newest engine's last event or heartbeat, by that engine's clock."""
         beat = self.heartbeat()
-        return state.last_moment(beat.engine_time if beat is not None else 0.0)
+        if beat is None:
+            return state.last_moment(0.0)
+        engine = state.engine
+        died = beat.note == STARTING and engine is not None and engine.stopped is None
+        if died and engine is not None and beat.engine_time > engine.started_at:
+            return beat.engine_time  # Later events are from an engine that has not recorded its start.
+        return state.last_moment(beat.engine_time)
 
     def engine_now(self) -> float:
         """Return the current time by the clock of the running engine."""

@@ -30,8 +30,8 @@ def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
         echo(f"wrote {file}")
     if renews and directory / "ca.pem" in written:
         echo(
-            "created a new CA, because the old CA is incomplete or expires too soon; hosts trust the new certificates "
-            "only after you copy all of them again"
+            "created a new CA, because the old CA is incomplete or damaged, or expires too soon; hosts trust the new "
+            "certificates only after you copy all of them again"
         )
     echo(
         "copy ca.pem to every host, worker*.pem to each GPU host, engine*.pem to the engine's host, and scheduler*.pem "
