@@ -40,7 +40,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _DEFINES_MODEL = re.compile(r"\bclass\s+ModelNew\b")
 _DEFINES_TRITON = re.compile(r"@(?:triton\.)?jit\b")
 _BARE_CODE = re.compile(
-    r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|(template|namespace|using|static|constexpr|__global__)\b)'
+    r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|(template|namespace|__global__)\b|'
+    r"using\s+(namespace\b|\w+\s*=|[\w:]+;)|(static|constexpr)\s+[\w:<>*&\s]+[\[({=;])"
 )
 _BARE_PYTHON = re.compile(r'\s*(import\s|from\s|#|"""|@)')
 _C_WORDS = frozenset(("c", "cc", "cpp", "c++", "cxx", "cu", "cuda", "cuh", "cuda-c", "cudac", "hpp", "h", "hip"))
@@ -169,6 +170,8 @@ def _checked(reply: Reply) -> str:
     # Some servers leave the drafts of a reasoning model in the reply. The tag <think> may be in the prompt instead.
     answer = text.rpartition("</think>")[2]
     text = answer if answer.strip() else text
+    if reply.finish == "length" and text.lstrip().startswith("<think>"):
+        raise Unusable("the reply was cut off at the output limit before the model had finished its reasoning")
     if len(text) > MAX_REPLY_CHARS:
         raise Unusable(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
     if not text.strip():
@@ -282,8 +285,9 @@ def _blocks(text: str) -> list[_Block]:
             fence = ""
         else:
             lines.append(line)
-    if fence:  # The model may have closed the block at the end of the last line of code.
-        end = next((at for at, line in enumerate(lines) if line.rstrip().endswith(fence)), None)
+    if fence:  # The model may have closed the block at the end of the last line of code, which is no comment.
+        ends = (at for at, line in enumerate(lines) if line.rstrip().endswith(fence))
+        end = next((at for at in ends if "//" not in lines[at] and "#" not in lines[at]), None)
         if end is not None:
             lines = [*lines[:end], lines[end].rstrip().removesuffix(fence)]
         found.append(_Block(word, "\n".join(lines), end is not None))

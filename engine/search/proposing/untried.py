@@ -67,8 +67,8 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     """Return whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its
     source.
 
-    Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
-    SessionError.
+    Returns False without any proposer, and if a proposer reads free text or replays a session, because it may have an
+    idea. Raises SessionError.
     """
     proposers = context.idea_proposers(problem.id)
     task = context.task(problem)

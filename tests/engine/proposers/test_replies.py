@@ -73,6 +73,9 @@ def test_a_triton_kernel_without_a_fence_may_begin_with_its_decorator() -> None:
     ("text", "finish", "words"),
     [
         ("Here is my plan: use launch(x) well.", "stop", "no fenced code block"),
+        ("using shared memory, the call launch(x) is fast", "stop", "no fenced code block"),
+        (f"<think>A draft:\n{canned.block(KERNEL)}And then", "length", "before the model had finished its reasoning"),
+        ("```cpp\n// usage: ```launch(x)```\n" + KERNEL, "stop", "cut off before the end of its block"),
         ("", "stop", "empty"),
         ("", "length", "the model reached the output limit"),
         (canned.block(KERNEL) + canned.block(canned.divides("b")), "stop", "2 different kernels"),
