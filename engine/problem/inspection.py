@@ -169,7 +169,9 @@ def _input_names(built: Built) -> list[str]:
     """Name each flattened input after its ``forward`` parameter. Inputs in a list or tuple also have a number in their
     names.
     """
-    arguments = built.structure.children()
+    structure = built.structure
+    # PyTorch 2.6 to 2.9 have no `children()`, and later versions warn about `children_specs`.
+    arguments = structure.children() if hasattr(structure, "children") else structure.children_specs
     parameters = _parameter_names(type(built.model).forward, len(arguments), skip_self=True)
     names: list[str] = []
     for parameter, argument in zip(parameters, arguments, strict=True):

@@ -6,10 +6,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import TreeSpec
 
 from engine.problem.c_header import prototype
-from engine.problem.inspection import inspect_file
+from engine.problem.inspection import _input_names, inspect_file
+from engine.problem.source import ProblemModule
 from engine.problem.spec import ProblemSpec, ScalarSpec
+from engine.problem.tracing.operators import build_fake
 
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 
@@ -121,6 +125,18 @@ def test_several_inputs_outputs_and_scalars(tmp_path: Path) -> None:
     assert [t.name for t in spec.inputs] == ["x", "pair_0", "pair_1"]
     assert spec.scalars == (ScalarSpec("s", "double", 2.5),)
     assert [(t.name, t.shape) for t in spec.outputs] == [("out0", (4,)), ("out1", (2,)), ("out2", (3,))]
+
+
+def test_inputs_get_their_names_also_from_the_structures_of_older_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PyTorch 2.6 to 2.9, structures have the attribute `children_specs`, but no method `children`."""
+    source = HEAD + "class Model(nn.Module):\n    def forward(self, x, pair):\n        return x\n"
+    module = ProblemModule(source + "def get_inputs():\n    return [torch.rand(4), [torch.rand(4), 2]]\n", "case.py")
+    built = build_fake(module, FakeTensorMode())
+    children = TreeSpec.children
+    monkeypatch.delattr(TreeSpec, "children")
+    monkeypatch.setattr(TreeSpec, "children_specs", property(children))
+
+    assert _input_names(built) == ["x", "pair_0", "pair_1"]
 
 
 def test_names_that_cplusplus_keeps_are_renamed(tmp_path: Path) -> None:
