@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _MEMORY_LIMIT_BYTES = 4 << 30
 _SMALL_BYTES = 256 << 20
-"""Maximum total size, in bytes, of inputs and weights for a real run. If tracing takes too long, inspection runs the
-model.
+"""Maximum total size, in bytes, of inputs and weights for a real run. If PyTorch cannot trace a model, inspection runs
+the model.
 """
 _PR_SET_PDEATHSIG = 1
 
@@ -87,21 +87,16 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     traced: Traced | None = None
     try:
         traced = operators.trace(built, mode)
-    except operators.DATA_DEPENDENT:
-        refusal = refusal or "the model's shapes or control flow depend on the values of its inputs"
-    except operators.TooLongToTraceError as error:
-        # Kernels need only shapes; the playbook also needs the operators.
-        if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) > _SMALL_BYTES:
-            refusal = refusal or f"{error} and is too large to run during inspection"
-        else:
+    except Exception as error:
+        is_small = sum(tensor.numel() * tensor.element_size() for tensor in built.memory) <= _SMALL_BYTES
+        if is_small:
+            # Kernels need only shapes; the playbook also needs the operators. The run raises the model's own errors.
             traced = operators.run_small(module)
-    except NotImplementedError as error:
-        # PyTorch raises this exception for an operator without a fake implementation, but a model may also raise it.
-        if _is_raised_by_model(error, str(path)):
-            raise
-        refusal = (
-            refusal or f"PyTorch cannot trace one of the model's operators without data ({str(error).splitlines()[0]})"
-        )
+        if isinstance(error, operators.DATA_DEPENDENT):
+            refusal = refusal or "the model's shapes or control flow depend on the values of its inputs"
+        elif not is_small:
+            reason = _refuse_untraced(error, str(path))
+            refusal = refusal or reason
     spec = ProblemSpec(
         id=problem_id,
         name=path.stem,
@@ -112,6 +107,20 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         c_refusal=refusal,
     )
     return spec if traced is None else _with_graph(spec, traced, names)
+
+
+def _refuse_untraced(error: Exception, path: str) -> str:
+    """Return why a large model that PyTorch cannot trace has no C interface. Raises ``error`` if the model may have
+    raised it.
+    """
+    from engine.problem.tracing.operators import TooLongToTraceError
+
+    if isinstance(error, TooLongToTraceError):
+        return f"{error} and is too large to run during inspection"
+    # PyTorch raises this exception for an operator without a fake implementation, but a model may also raise it.
+    if isinstance(error, NotImplementedError) and not _is_raised_by_model(error, path):
+        return f"PyTorch cannot trace one of the model's operators without data ({str(error).splitlines()[0]})"
+    raise error
 
 
 def _is_raised_by_model(error: NotImplementedError, path: str) -> bool:

@@ -164,12 +164,12 @@ def trace(built: Built, mode: FakeTensorMode) -> Traced:
 
 
 def run_small(module: ProblemModule) -> Traced:
-    """Run a small model once on real tensors, because it has too many operators to trace. Return the same result as
-    :func:`trace`, without a graph.
+    """Run a small model once on real tensors, because PyTorch cannot trace it. Return the same result as :func:`trace`,
+    without a graph.
 
     Raises whatever ``forward`` raises.
     """
-    with OnDevice("cpu"), torch.no_grad():
+    with OnDevice("cpu"), torch.no_grad(), torch.compiler.set_stance("force_eager"):
         model, _ = build_model(module)
         leaves, structure = flatten(module.get_inputs())
         watched = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -251,7 +251,8 @@ def test_what_has_no_c_form_says_why(tmp_path: Path, few_operators: None, body: 
     [
         ("def forward(self, x):\n    return F.dropout(x, 0.5)", "[torch.rand(4)]", ("py", "triton")),
         ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", ("py", "triton")),
-        ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", ()),
+        ("def forward(self, x):\n    return x / x.abs().max().item()", "[torch.rand(4)]", ("py", "triton")),
+        ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(1 << 27)]", ()),
         ("def forward(self, x):\n    return x * 1j", "[torch.rand(4)]", ()),
     ],
 )
@@ -284,6 +285,44 @@ def test_a_small_model_of_very_many_operators_has_its_shapes_from_one_run(tmp_pa
     assert (spec.graph, spec.c_refusal, spec.random) == (None, None, False)
     assert [t.shape for t in spec.outputs] == [(90, 1, 4), (1, 1, 4)]
     assert [t.name for t in spec.weights if t.mutated] == ["calls"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+        def forward(self, x):
+            return self.Double.apply(x)
+        """,
+        """
+        def forward(self, x):
+            with torch.enable_grad():
+                y = x.detach().requires_grad_()
+                return torch.autograd.grad((y**3).sum(), y)[0]
+        """,
+        """
+        @torch.compile
+        def forward(self, x):
+            return x * 2
+        """,
+    ],
+)
+def test_a_small_model_that_only_the_tracer_rejects_has_its_shapes_from_one_run(tmp_path: Path, body: str) -> None:
+    spec = inspected(tmp_path, body, "[torch.rand(4, 3)]")
+
+    assert (spec.graph, spec.c_refusal) == (None, None)
+    assert [t.shape for t in spec.outputs] == [(4, 3)]
+
+
+def test_the_error_of_a_model_that_fails_is_its_own(tmp_path: Path) -> None:
+    body = "def forward(self, x):\n    if x.sum().item() > 0:\n        raise ValueError('negative numbers only')"
+
+    with pytest.raises(ValueError, match="negative numbers only"):
+        inspected(tmp_path, body, "[torch.ones(4)]")
 
 
 def test_dropout_of_nothing_is_no_draw(tmp_path: Path) -> None:
