@@ -86,17 +86,20 @@ class Traced(Struct, frozen=True):
 def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
     """Build the model and its inputs without allocating their memory.
 
-    A constructor that reads tensor values runs on real tensors. The function then converts these tensors to fake
-    tensors.
+    A constructor or ``get_inputs`` that reads tensor values runs on real tensors. The function then converts these
+    tensors to fake tensors.
     """
     with OnDevice("cpu"):
         try:
             with mode:
                 model, arguments = build_model(module)
-        except DATA_DEPENDENT:
+        except RuntimeError:  # The base class of DATA_DEPENDENT, and the error of ``Tensor.numpy()``.
             model, arguments = build_model(module)
             _convert(model, mode)
-        with mode:
+        try:
+            with mode:
+                leaves, structure = flatten(module.get_inputs())
+        except RuntimeError:
             leaves, structure = flatten(module.get_inputs())
     seen: set[int] = set()
     for position, leaf in enumerate(leaves):

@@ -205,6 +205,32 @@ def test_a_constructor_that_reads_values_is_run_for_real(tmp_path: Path) -> None
     assert len(spec.weights) == 6
 
 
+def test_a_constructor_that_goes_through_numpy_is_run_for_real(tmp_path: Path) -> None:
+    body = """
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.from_numpy(2 * torch.rand(6).numpy()))
+    def forward(self, x):
+        return x * self.scale
+    """
+    assert [t.shape for t in inspected(tmp_path, body, "[torch.rand(3, 6)]").weights] == [(6,)]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "[(x := torch.rand(4, 3)) / x.max().item()]",
+        "[x] if ((x := torch.rand(4, 3)) >= 0).all() else None",
+        "[torch.from_numpy(torch.rand(4, 3).numpy())]",
+    ],
+)
+def test_inputs_that_depend_on_values_are_drawn_for_real(tmp_path: Path, inputs: str) -> None:
+    spec = inspected(tmp_path, "def forward(self, x):\n    return x * 2", inputs)
+
+    assert spec.c_refusal is None
+    assert [(t.name, t.shape) for t in spec.tensors] == [("x", (4, 3)), ("out", (4, 3))]
+
+
 def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
     spec = inspected(
         tmp_path,
