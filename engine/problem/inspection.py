@@ -265,8 +265,10 @@ def _time_limit(seconds: int) -> Iterator[None]:
 
 
 def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
+    from engine.problem.model import defaults_kept
+
     try:
-        with _time_limit(limit_s):
+        with defaults_kept(), _time_limit(limit_s):
             return Inspected(index, spec=inspect_file(job.path, job.id, job.source))
     except KeyboardInterrupt:
         raise

@@ -1,11 +1,13 @@
-"""Weights, flattened inputs and device redirection, shared by inspection and judging. Imports torch."""
+"""Weights, flattened inputs, device redirection and PyTorch's defaults, shared by inspection and judging. Imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -41,6 +43,35 @@ class OnDevice(TorchFunctionMode):
         if isinstance(value, str | torch.device) and str(value).startswith("cuda"):
             return self._device
         return value
+
+
+class Defaults(Struct, frozen=True):
+    """PyTorch's default dtype and default device, which a problem file may set. ``device``: None if no file set it."""
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device | None = None
+
+    @classmethod
+    def current(cls) -> Defaults:
+        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        return cls(torch.get_default_dtype(), None if context is None else context.device)
+
+    def apply(self) -> None:
+        torch.set_default_dtype(self.dtype)
+        torch.set_default_device(self.device)
+
+
+@contextlib.contextmanager
+def defaults_kept() -> Iterator[None]:
+    """Restore PyTorch's defaults and gradient mode after code of a problem file, so that other files do not see the
+    file's settings.
+    """
+    before, has_gradients = Defaults.current(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        before.apply()
+        torch.set_grad_enabled(has_gradients)
 
 
 def build_model(module: ProblemModule, seed: int = SEED) -> tuple[nn.Module, list[Any]]:

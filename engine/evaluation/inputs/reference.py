@@ -16,7 +16,16 @@ from engine.evaluation.inputs.captured_layers import has_captured_layers
 from engine.evaluation.inputs.distributions import KINDS, Kind, applies, transform
 from engine.evaluation.inputs.integers import Order, is_discrete, order_of
 from engine.evaluation.inputs.structure import Structure, structure_of
-from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
+from engine.problem.model import (
+    SEED,
+    Defaults,
+    OnDevice,
+    build_model,
+    defaults_kept,
+    flatten,
+    named_weights,
+    output_leaves,
+)
 from engine.problem.source import ProblemFileError, ProblemModule
 
 _TENSOR = object()
@@ -31,11 +40,19 @@ class Reference:
     """
 
     def __init__(
-        self, module: ProblemModule, model: nn.Module, init_arguments: list[Any], device: str, seed: int
+        self,
+        module: ProblemModule,
+        model: nn.Module,
+        init_arguments: list[Any],
+        device: str,
+        seed: int,
+        defaults: Defaults,
     ) -> None:
         """Store the parts of a loaded reference. Only :meth:`load` calls the constructor."""
         self.model = model
         self.device = torch.device(device)
+        self.defaults = defaults
+        """PyTorch's defaults while the file's code runs, as the file has set them."""
         self._module = module
         self._weights = named_weights(model)
         self._pristine = [tensor.detach().clone() for _, tensor, _ in self._weights]
@@ -55,13 +72,15 @@ class Reference:
         The method builds the model on the CPU, so that the weights equal KernelBench's weights, and then moves the
         model to ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
         """
-        module = ProblemModule(source, path)
-        with OnDevice("cpu"):
-            model, arguments = build_model(module, seed)
+        with defaults_kept():
+            module = ProblemModule(source, path)
+            with OnDevice("cpu"):
+                model, arguments = build_model(module, seed)
+            defaults = Defaults.current()
         model.to(device)
         for _, tensor, _ in named_weights(model):
             tensor.data = tensor.data.contiguous()
-        return cls(module, model, arguments, device, seed)
+        return cls(module, model, arguments, device, seed, defaults)
 
     def twin(self) -> Reference:
         """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
@@ -76,7 +95,7 @@ class Reference:
         if not has_captured_layers(self.model):
             with contextlib.suppress(Exception):
                 return copy.deepcopy(self.model)
-        with OnDevice("cpu"):
+        with self._own_defaults(), OnDevice("cpu"):
             model, _ = build_model(self._module)
         model.to(self.device)
         for _, tensor, _ in named_weights(model):
@@ -93,7 +112,8 @@ class Reference:
         If the device is a GPU, PyTorch creates tensors on the GPU unless ``get_inputs()`` names another device. Drawing
         on the GPU is faster, but a CPU would draw other values.
         """
-        values = self._call_get_inputs(seed)
+        with self._own_defaults():
+            values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
         if self._structure is not None and structure != self._structure:
             raise ProblemFileError(
@@ -108,6 +128,13 @@ class Reference:
             leaf if isinstance(leaf, torch.Tensor) else scalar
             for leaf, scalar in zip(moved, self._scalars, strict=True)
         ]
+
+    @contextlib.contextmanager
+    def _own_defaults(self) -> Iterator[None]:
+        with defaults_kept():
+            self.defaults.apply()
+            yield
+            self.defaults = Defaults.current()
 
     def _call_get_inputs(self, seed: int) -> Any:
         if self._draw_on_device:
@@ -159,13 +186,19 @@ class Reference:
         """Return a function that runs one forward pass and returns its result. Call the function only once, because the
         model may change lists and dicts among its arguments. The function's time excludes arranging the arguments.
         """
-        model, arguments = self.model, self.arguments(leaves)
+        model, arguments, defaults = self.model, self.arguments(leaves), self.defaults
 
         def forward() -> Any:
             with torch.no_grad(), self._redirected():
                 return model(*arguments)
 
-        return forward
+        def forward_with_defaults() -> Any:
+            with defaults_kept():
+                defaults.apply()
+                return forward()
+
+        # Only files with their own defaults pay for setting them in timed calls.
+        return forward if defaults == Defaults() else forward_with_defaults
 
     @staticmethod
     def output_tensors(result: Any) -> tuple[torch.Tensor, ...]:

@@ -6,11 +6,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import TreeSpec
 
 from engine.problem.c_header import prototype
-from engine.problem.inspection import _input_names, inspect_file
+from engine.problem.inspection import Job, _input_names, _inspect_job, inspect_file
 from engine.problem.source import ProblemModule
 from engine.problem.spec import ProblemSpec, ScalarSpec
 from engine.problem.tracing.operators import build_fake
@@ -229,6 +230,19 @@ def test_inputs_that_depend_on_values_are_drawn_for_real(tmp_path: Path, inputs:
 
     assert spec.c_refusal is None
     assert [(t.name, t.shape) for t in spec.tensors] == [("x", (4, 3)), ("out", (4, 3))]
+
+
+def test_a_file_that_sets_defaults_of_pytorch_leaves_later_files_alone(tmp_path: Path) -> None:
+    source = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x\n"
+    source += "def get_inputs():\n    return [torch.rand(4)]\n"
+    setting = "torch.set_default_dtype(torch.float64)\ntorch.set_default_device('meta')\ntorch.set_grad_enabled(False)\n"
+
+    files = [source + setting, source]
+    found = [_inspect_job(0, Job("case", str(tmp_path / "case.py"), one), 60).spec for one in files]
+
+    assert [spec and spec.inputs[0].dtype for spec in found] == ["float64", "float32"]
+    assert torch.get_default_device() == torch.device("cpu")
+    assert torch.is_grad_enabled()
 
 
 def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
