@@ -87,6 +87,8 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     traced: Traced | None = None
     try:
         traced = operators.trace(built, mode)
+    except ProblemFileError:
+        raise
     except Exception as error:
         is_small = sum(tensor.numel() * tensor.element_size() for tensor in built.memory) <= _SMALL_BYTES
         if is_small:

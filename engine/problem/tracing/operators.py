@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.problem.model import OnDevice, build_model, flatten, named_weights, output_leaves
-from engine.problem.source import ProblemModule
+from engine.problem.source import ProblemFileError, ProblemModule
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 _ALIASES = frozenset(
@@ -46,6 +46,33 @@ class _Limit(TorchDispatchMode):
         if self._left < 0:
             raise TooLongToTraceError
         return func(*args, **(kwargs or {}))
+
+
+class _Watched(nn.Module):
+    """A model that notes the names of the buffers that ``forward`` replaces by new tensors (``replaced``).
+
+    A buffer that changes its dtype does not count, because models convert constants that way.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.replaced: list[str] = []
+
+    def forward(self, *arguments: Any) -> Any:
+        before = dict(self.model.named_buffers())
+        result = self.model(*arguments)
+        for name, tensor in self.model.named_buffers():
+            if name in before and tensor is not before[name] and tensor.dtype == before[name].dtype:
+                self.replaced.append(name)
+        return result
+
+
+def _refuse_replaced(name: str) -> ProblemFileError:
+    attribute = name.rpartition(".")[2]
+    return ProblemFileError(
+        f"forward replaces the buffer `{name}`", f"write the new value in place: `self.{attribute}.copy_(...)`"
+    )
 
 
 class Built(Struct, frozen=True):
@@ -138,17 +165,20 @@ def _convert(model: nn.Module, mode: FakeTensorMode) -> None:
 def trace(built: Built, mode: FakeTensorMode) -> Traced:
     """Run ``forward`` once over fake tensors, in training mode as KernelBench does.
 
-    Raises whatever ``forward`` raises, and ``TooLongToTraceError``.
+    Raises whatever ``forward`` raises, ``TooLongToTraceError``, and ``ProblemFileError`` if the model reads a buffer and
+    replaces the buffer by a new tensor.
     """
     names = [name for name, _, _ in built.weights]
     count = len(built.tensors)
     outputs: list[Any] = []
+    watched = _Watched(built.model)
 
     def forward(*values: torch.Tensor) -> Any:
         given = iter(values[:count])
         leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in built.leaves]
         arguments = pytree.tree_unflatten(leaves, built.structure)
-        result = functional_call(built.model, dict(zip(names, values[count:], strict=True)), tuple(arguments))
+        state = {f"model.{name}": value for name, value in zip(names, values[count:], strict=True)}
+        result = functional_call(watched, state, tuple(arguments))
         leaves = output_leaves(result)
         outputs[:] = leaves
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -161,6 +191,9 @@ def trace(built: Built, mode: FakeTensorMode) -> Traced:
     random = next((str(node.target) for node in graph.nodes if _draws(node)), None)
     mutated = _mutated(graph, placeholders)
     _tidy(graph)
+    for name, placeholder in zip(names, placeholders[count:], strict=True):
+        if name in watched.replaced and _is_read(placeholder):
+            raise _refuse_replaced(name)
     values = iter(node.meta["val"] for node in graph.find_nodes(op="output")[0].args[0])
     returned = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
     return Traced(graph, returned, mutated, random)
@@ -170,7 +203,7 @@ def run_small(module: ProblemModule) -> Traced:
     """Run a small model once on real tensors, because PyTorch cannot trace it. Return the same result as :func:`trace`,
     without a graph.
 
-    Raises whatever ``forward`` raises.
+    Raises whatever ``forward`` raises, and ``ProblemFileError`` if the model replaces a buffer of its state dict.
     """
     with OnDevice("cpu"), torch.no_grad(), torch.compiler.set_stance("force_eager"):
         model, _ = build_model(module)
@@ -178,7 +211,12 @@ def run_small(module: ProblemModule) -> Traced:
         watched = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         watched += [tensor for _, tensor, _ in named_weights(model)]
         versions, generator = [tensor._version for tensor in watched], torch.get_rng_state()
-        outputs = output_leaves(model(*pytree.tree_unflatten(leaves, structure)))
+        run = _Watched(model)
+        outputs = output_leaves(run(*pytree.tree_unflatten(leaves, structure)))
+    # Layers such as weight_norm replace a tensor outside the state dict in each call, without reading the old tensor.
+    for name in run.replaced:
+        if name in model.state_dict():
+            raise _refuse_replaced(name)
     mutated = frozenset(i for i, tensor in enumerate(watched) if tensor._version != versions[i])
     drawn = None if torch.equal(generator, torch.get_rng_state()) else "the random generator's state changed"
     return Traced(None, outputs, mutated, drawn)
@@ -200,6 +238,12 @@ def _mutated(graph: fx.Graph, placeholders: list[fx.Node]) -> frozenset[int]:
         elif node.target is torch.ops.aten.native_batch_norm.default and node.args[5]:
             written.update(arg for arg in node.args[3:5] if isinstance(arg, fx.Node))
     return frozenset(index for index, node in enumerate(placeholders) if node in written)
+
+
+def _is_read(placeholder: fx.Node) -> bool:
+    """Return whether the model uses the value of a tensor, and does not only overwrite the tensor."""
+    copies = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
+    return any(user.target not in copies or placeholder in user.args[1:] for user in placeholder.users)
 
 
 def _tidy(graph: fx.Graph) -> None:

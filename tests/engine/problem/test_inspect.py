@@ -12,7 +12,7 @@ from torch.utils._pytree import TreeSpec
 
 from engine.problem.c_header import prototype
 from engine.problem.inspection import Job, _input_names, _inspect_job, inspect_file
-from engine.problem.source import ProblemModule
+from engine.problem.source import ProblemFileError, ProblemModule
 from engine.problem.spec import ProblemSpec, ScalarSpec
 from engine.problem.tracing.operators import build_fake
 
@@ -363,6 +363,48 @@ def test_the_error_of_a_model_that_fails_is_its_own(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="negative numbers only"):
         inspected(tmp_path, body, "[torch.ones(4)]")
+
+
+EMA = """
+    def __init__(self):
+        super().__init__()
+        self.{0}
+    def forward(self, x):
+        self.ema = 0.9 * self.ema + 0.1 * x.mean(0){1}
+        return x - self.ema
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        EMA.format("register_buffer('ema', torch.zeros(3))", ""),
+        EMA.format("ema = torch.zeros(3)", ""),
+        EMA.format("register_buffer('ema', torch.zeros(3))", ".max().item()"),
+    ],
+    ids=["buffer", "attribute", "untraceable"],
+)
+def test_a_model_that_reads_and_replaces_a_buffer_is_refused(tmp_path: Path, body: str) -> None:
+    """The judge cannot reset such a model, and a kernel would not get the new values."""
+    with pytest.raises(ProblemFileError, match="`ema`"):
+        inspected(tmp_path, body, "[torch.rand(4, 3)]")
+
+
+def test_a_model_may_replace_tensors_that_it_does_not_read(tmp_path: Path) -> None:
+    """KernelBench's VanillaRNN overwrites its hidden state, and weight_norm computes the weight in each call."""
+    body = """
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.utils.weight_norm(nn.Linear(3, 3))
+        self.register_buffer("scale", torch.ones(3))
+        self.hidden = torch.zeros(4, 3)
+    def forward(self, x, h):
+        self.scale = self.scale.to(x.device)
+        self.hidden.copy_(h)
+        self.hidden = torch.tanh(self.linear(x) + self.hidden)
+        return self.hidden * self.scale
+    """
+    assert inspected(tmp_path, body, "[torch.rand(4, 3), torch.rand(4, 3)]").c_refusal is None
 
 
 def test_dropout_of_nothing_is_no_draw(tmp_path: Path) -> None:
