@@ -30,6 +30,7 @@ from engine.evaluation.judge_device import JudgeDevice
 from engine.evaluation.judge_policy import POLICY, JudgePolicy
 from engine.evaluation.sandbox.arena import Arena, Slot
 from engine.evaluation.sandbox.inside.wire import MOST_BUFFERS
+from engine.problem.source import ProblemFileError
 from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
@@ -96,7 +97,7 @@ class TrialSource:
         specs = zip(inputs, self._spec.inputs, strict=True)
         given = [tensor.clone() if spec.mutated else tensor for tensor, spec in specs]
         memory = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-        outputs = self.reference.run(self.reference.with_tensors(given))
+        outputs = self._as_inspected(self.reference.run(self.reference.with_tensors(given)))
         return [out.clone() if out.untyped_storage().data_ptr() in memory else out for out in outputs]
 
     def draw_inputs(self, seed: int) -> list[torch.Tensor]:
@@ -121,12 +122,34 @@ class TrialSource:
             trial = Trial(kind, inputs, [tensor.clone() for tensor in self.weights], seed)
             if seed is not None:
                 torch.manual_seed(seed)
-            trial.expected = [tensor.clone(memory_format=torch.contiguous_format) for tensor in reference.run(leaves)]
+            outputs = self._as_inspected(reference.run(leaves))
+            trial.expected = [tensor.clone(memory_format=torch.contiguous_format) for tensor in outputs]
         written = (*reference.tensors(leaves), *self.weights)
         specs = (*self._spec.inputs, *self._spec.weights)
         trial.expected += [tensor.clone() for tensor, spec in zip(written, specs, strict=True) if spec.mutated]
         self._device.synchronize()
         return trial
+
+    def _as_inspected(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return ``outputs``. Raises ``ProblemFileError`` if inspection, which has no GPU, found other outputs."""
+        if len(outputs) != len(self._spec.outputs):
+            raise ProblemFileError(
+                f"forward returned {len(outputs)} tensors, but the inspection found {len(self._spec.outputs)}",
+                "return the same number of tensors on every device and for all inputs",
+            )
+        for spec, output in zip(self._spec.outputs, outputs, strict=True):
+            if (dtype := str(output.dtype).removeprefix("torch.")) != spec.dtype:
+                raise ProblemFileError(
+                    f"on this device, forward returned {dtype} for `{spec.name}`, but the inspection found {spec.dtype}",
+                    f"cast the result in forward, for example `return y.to(torch.{spec.dtype})`",
+                )
+            if tuple(output.shape) != spec.shape:
+                raise ProblemFileError(
+                    f"forward returned the shape {tuple(output.shape)} for `{spec.name}`, but the inspection found "
+                    f"{spec.shape}",
+                    "return the same shape on every device and for all inputs",
+                )
+        return outputs
 
     @contextlib.contextmanager
     def _generators_kept(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ from engine.evaluation.sandbox.runner import RunnerEnded
 from engine.evaluation.timing import runoff_timing, speed_of_light
 from engine.evaluation.timing.baselines import time_eager
 from engine.evaluation.timing.speed_of_light import Peaks
+from engine.problem.source import ProblemFileError
 from engine.problem.spec import DeviceKind
 from engine.session.records.verdict import BuildReport, Stage
 from engine.system.memory import Memory, host_memory
@@ -120,6 +121,8 @@ class Judge:
             return messages.Failed(str(found), found.variant)
         except (RunnerEnded, NotBuilt) as error:
             return messages.Failed(str(error))
+        except ProblemFileError as error:
+            return messages.Failed(f"{error}; {error.hint}")
         except Exception as error:
             traceback.print_exc()
             return messages.Failed(_lack_of_memory(error) or _one_line(error))

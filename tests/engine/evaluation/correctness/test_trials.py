@@ -12,6 +12,7 @@ from engine.evaluation.correctness.comparison import compare
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge_device import JudgeDevice
 from engine.problem.inspection import inspect_file
+from engine.problem.source import ProblemFileError
 from engine.problem.spec import Language
 from tests.engine.evaluation.conftest import Bench
 
@@ -155,6 +156,15 @@ def test_what_eager_itself_gets_wrong_is_not_asked_for(dtype: str, takes: bool, 
         assert {"drawn", "negated", "small", "centred", "offset"} <= set(judged.kinds)
     finally:
         judged.close()
+
+
+def test_a_model_whose_shapes_depend_on_its_inputs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "varying.py"
+    model = "class Model(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0]\n"
+    file.write_text(f"import torch\n{model}def get_inputs():\n    return [torch.randn(900)]\n")
+
+    with pytest.raises(ProblemFileError, match="shape"):
+        JudgedProblem(inspect_file(file, "varying"), JudgeDevice("cpu", 1), 8)
 
 
 SCALED = """

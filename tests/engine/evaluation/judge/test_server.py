@@ -154,6 +154,19 @@ def test_a_judge_builds_what_it_is_sent_and_names_no_file_of_its_host(
     assert any(judge.cache.glob("*/kernel.so")) and not any(str(judge.cache).encode() in line for line in judge.heard)
 
 
+def test_a_problem_with_other_outputs_than_the_inspection_found_is_refused_with_a_remedy(
+    judge: Conversation, problem: ProblemSpec
+) -> None:
+    """With `torch.autocast("cuda")`, only the host with the GPU sees the outputs in fp16."""
+    out = msgspec.structs.replace(problem.outputs[0], dtype="float16")
+
+    failed = judge.ask(messages.OpenProblem(msgspec.structs.replace(problem, tensors=(*problem.inputs, out))))
+
+    assert isinstance(failed, messages.Failed)
+    assert "returned float32" in failed.reason and "found float16" in failed.reason
+    assert "to(torch.float16)" in failed.reason
+
+
 def test_a_judge_waits_for_memory_says_so_and_goes_on(
     two_judges: tuple[Conversation, Conversation], problem: ProblemSpec
 ) -> None:
