@@ -1,4 +1,4 @@
-"""Weights, flattened inputs, device redirection and PyTorch's defaults, shared by inspection and judging. Imports torch."""
+"""Weights, flattened inputs, device redirection and PyTorch's defaults, for inspection and judging. Imports torch."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ class TrialSource:
         for spec, output in zip(self._spec.outputs, outputs, strict=True):
             if (dtype := str(output.dtype).removeprefix("torch.")) != spec.dtype:
                 raise ProblemFileError(
-                    f"on this device, forward returned {dtype} for `{spec.name}`, but the inspection found {spec.dtype}",
+                    f"on this device, forward returned {dtype} for `{spec.name}`, "
+                    f"but the inspection found {spec.dtype}",
                     f"cast the result in forward, for example `return y.to(torch.{spec.dtype})`",
                 )
             if tuple(output.shape) != spec.shape:

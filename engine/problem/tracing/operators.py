@@ -165,8 +165,8 @@ def _convert(model: nn.Module, mode: FakeTensorMode) -> None:
 def trace(built: Built, mode: FakeTensorMode) -> Traced:
     """Run ``forward`` once over fake tensors, in training mode as KernelBench does.
 
-    Raises whatever ``forward`` raises, ``TooLongToTraceError``, and ``ProblemFileError`` if the model reads a buffer and
-    replaces the buffer by a new tensor.
+    Raises whatever ``forward`` raises, ``TooLongToTraceError``, and ``ProblemFileError`` if the model reads and
+    replaces a buffer.
     """
     names = [name for name, _, _ in built.weights]
     count = len(built.tensors)

@@ -235,7 +235,9 @@ def test_inputs_that_depend_on_values_are_drawn_for_real(tmp_path: Path, inputs:
 def test_a_file_that_sets_defaults_of_pytorch_leaves_later_files_alone(tmp_path: Path) -> None:
     source = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x\n"
     source += "def get_inputs():\n    return [torch.rand(4)]\n"
-    setting = "torch.set_default_dtype(torch.float64)\ntorch.set_default_device('meta')\ntorch.set_grad_enabled(False)\n"
+    setting = (
+        "torch.set_default_dtype(torch.float64)\ntorch.set_default_device('meta')\ntorch.set_grad_enabled(False)\n"
+    )
 
     files = [source + setting, source]
     found = [_inspect_job(0, Job("case", str(tmp_path / "case.py"), one), 60).spec for one in files]

@@ -84,7 +84,9 @@ def test_two_references_share_no_namespace() -> None:
 
 
 def test_the_defaults_that_a_file_sets_hold_for_this_file_alone() -> None:
-    source = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + torch.ones(4)\n"
+    source = (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + torch.ones(4)\n"
+    )
     source += "def get_inputs():\n    return [torch.rand(4)]\n"
     other, own = load(source), load(source + "torch.set_default_dtype(torch.float64)\n")
     kept = own.twin()
