@@ -225,8 +225,8 @@ class ProblemSearch:
     # Doing
 
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
-        """Run a job, once per engine process unless it may start again. The job's end wakes the search loop. An error in
-        the job ends the search.
+        """Run a job, once per engine process unless it may start again. The job's end wakes the search loop. An error
+        in the job ends the search.
 
         A job may start again if the search canceled it or if it returns False, for example because a limit blocked it.
         """
