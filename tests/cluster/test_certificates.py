@@ -17,7 +17,7 @@ import pytest
 from cryptography import x509
 
 from engine.cluster import dask_settings
-from engine.cluster.certificates import create, faults, files, security
+from engine.cluster.certificates import CertificateError, create, faults, files, security
 from engine.cluster.link import Link
 from engine.config.schema import ConfigError, parse_config
 from engine.doctor.cluster import cluster
@@ -184,6 +184,16 @@ def test_a_second_run_repairs_what_an_interruption_left(kernel_tui: KernelTui, l
     assert {file.name for file in directory.iterdir() if file.stat().st_mode & 0o077 == 0} == {
         *("ca-key.pem", "scheduler-key.pem", "worker-key.pem", "engine-key.pem")
     }
+
+
+def test_a_ca_whose_key_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    create(tmp_path, ["gpu1"])
+    before = (tmp_path / "ca.pem").read_bytes()
+    (tmp_path / "ca-key.pem").unlink()
+    (tmp_path / "ca-key.pem").mkdir()  # cannot be read, also by root
+    with pytest.raises(CertificateError, match=r"cannot read .*ca-key\.pem: Is a directory"):
+        create(tmp_path, ["gpu1"])
+    assert (tmp_path / "ca.pem").read_bytes() == before
 
 
 def test_a_ca_that_expires_before_the_new_certificates_is_replaced(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_an_engine_that_died_counts_until_its_last_heartbeat() -> None:
     again = structs.replace(STARTED, before=190.0)
     died = ((100.0, STARTED), (140.0, LogLine(level="info", text="last words")))
     assert elapsed_s(session(*died, (1000.0, again)), now=1000.0) == 90.0
+    assert elapsed_s(session(*died, (10.0, again)), now=15.0) == 95.0, "the clock was set back"
     assert elapsed_s(session(*died), session(*died).last_moment(190.0)) == 90.0
     older = structs.replace(STARTED, before=50.0)
     assert elapsed_s(session(*died, (1000.0, older)), now=1000.0) == 40.0, "a heartbeat of an earlier engine"

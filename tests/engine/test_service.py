@@ -19,7 +19,7 @@ from engine.daemon.service import LATE_STOP, _beat
 from engine.devices.fact import DeviceFact
 from engine.devices.readings import Readings
 from engine.exit_codes import ExitCode
-from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped
+from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped, LogLine
 from engine.session.records.requests import Stop
 from engine.session.state.session_state import fold
 from engine.session.store import (
@@ -188,6 +188,8 @@ async def test_an_engine_that_dies_during_its_start_adds_no_time_to_the_search(
             state = fold(reader.read())
             state.heard_at = reader.last_moment(state)
         writer, guard = EventWriter(broken), Guard(0, "none")
+        if hours:
+            writer.append(LogLine(level="warning", text="tracking could not start"))
         heart = asyncio.create_task(_beat(writer, guard, [], Readings(), state))
         await asyncio.sleep(0)
         heart.cancel()
