@@ -1,4 +1,4 @@
-"""Derive a :class:`ProblemSpec` from a problem file without running the model at full size.
+"""Derive a :class:`ProblemSpec` from a problem file, if possible without running the model at full size.
 
 ``python -m engine.problem.inspection PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs
 this module as a child process (``engine.problem.catalog``), so that the engine never imports torch or user code.
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _MEMORY_LIMIT_BYTES = 4 << 30
 _SMALL_BYTES = 256 << 20
-"""Maximum total size, in bytes, of inputs and weights for a real run. If PyTorch cannot trace a model, inspection runs
-the model.
+"""Maximum total size, in bytes, of inputs and weights for a real run. Inspection runs a model of at most this size if
+PyTorch cannot trace it.
 """
 _PR_SET_PDEATHSIG = 1
 
@@ -67,8 +67,9 @@ class InspectionTimeout(BaseException):
 def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -> ProblemSpec:
     """Return the specification of the problem in ``path``. ``source``: text to inspect instead of the file's content.
 
-    Fake tensors replace the model's weights and inputs, so problems of any size need little memory. The specification's
-    ``c_refusal`` says why a problem has no C interface. Raises whatever the file raises.
+    Fake tensors replace the model's weights and inputs, so problems of any size need little memory. Small models that
+    PyTorch cannot trace run on real tensors instead. The specification's ``c_refusal`` says why a problem has no C
+    interface. Raises whatever the file raises.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -90,13 +91,16 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     except ProblemFileError:
         raise
     except Exception as error:
-        is_small = sum(tensor.numel() * tensor.element_size() for tensor in built.memory) <= _SMALL_BYTES
-        if is_small:
+        if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) <= _SMALL_BYTES:
             # Kernels need only shapes; the playbook also needs the operators. The run raises the model's own errors.
-            traced = operators.run_small(module)
+            try:
+                traced = operators.run_small(module)
+            except (MemoryError, RuntimeError) as failure:
+                if not _lacks_memory_or_gpu(failure):
+                    raise
         if isinstance(error, operators.DATA_DEPENDENT):
             refusal = refusal or "the model's shapes or control flow depend on the values of its inputs"
-        elif not is_small:
+        elif traced is None:
             reason = _refuse_untraced(error, str(path))
             refusal = refusal or reason
     spec = ProblemSpec(
@@ -111,9 +115,15 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     return spec if traced is None else _with_graph(spec, traced, names)
 
 
+def _lacks_memory_or_gpu(failure: Exception) -> bool:
+    """Return whether a real run failed because of inspection's memory limit or because inspection has no GPU."""
+    words = str(failure)
+    return isinstance(failure, MemoryError) or "can't allocate memory" in words or "'CPU' backend" in words
+
+
 def _refuse_untraced(error: Exception, path: str) -> str:
-    """Return why a large model that PyTorch cannot trace has no C interface. Raises ``error`` if the model may have
-    raised it.
+    """Return why a model that PyTorch cannot trace, and that cannot run here, has no C interface. Raises ``error`` if
+    the model may have raised it.
     """
     from engine.problem.tracing.operators import TooLongToTraceError
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from msgspec import Struct
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -45,32 +44,17 @@ class OnDevice(TorchFunctionMode):
         return value
 
 
-class Defaults(Struct, frozen=True):
-    """PyTorch's default dtype and default device, which a problem file may set. ``device``: None if no file set it."""
-
-    dtype: torch.dtype = torch.float32
-    device: torch.device | None = None
-
-    @classmethod
-    def current(cls) -> Defaults:
-        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-        return cls(torch.get_default_dtype(), None if context is None else context.device)
-
-    def apply(self) -> None:
-        torch.set_default_dtype(self.dtype)
-        torch.set_default_device(self.device)
-
-
 @contextlib.contextmanager
 def defaults_kept() -> Iterator[None]:
-    """Restore PyTorch's defaults and gradient mode after code of a problem file, so that other files do not see the
-    file's settings.
+    """Restore PyTorch's default dtype and gradient mode, and reset the default device, after code of a problem file, so
+    that other files do not see the file's settings.
     """
-    before, has_gradients = Defaults.current(), torch.is_grad_enabled()
+    dtype, has_gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         yield
     finally:
-        before.apply()
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None)
         torch.set_grad_enabled(has_gradients)
 
 

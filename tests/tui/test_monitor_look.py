@@ -251,6 +251,19 @@ async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths
         assert screen.focused is screen.tree_view
 
 
+async def test_a_switch_to_the_lineage_and_back_returns_to_the_same_row(
+    open_monitor: Any, session: SessionPaths
+) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("g", "j")
+        before = monitor.row()
+        assert before is not None and "/r" in before, "a round, which the lineage does not have"
+        await monitor.press("t")
+        assert monitor.row() != before
+        await monitor.press("t")
+        assert monitor.row() == before
+
+
 @pytest.mark.keys("MonitorScreen", "enter", "B")
 async def test_at_80x24_enter_opens_the_detail_and_esc_comes_back(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session, (80, 24)) as monitor:

@@ -716,7 +716,7 @@ async def test_keys_pressed_faster_than_the_monitor_handles_them_act_in_order(op
         await monitor.press_ahead(events.Key("slash", "/"), *(events.Key(letter, letter) for letter in "gelu"))
         await monitor.until(lambda: monitor.app.monitor_screen.tree_rows.view.filter == "gelu", "the filter")
         await monitor.press("enter")
-        keys = ("M", "tab", *["backspace"] * 4, "1", "2", "enter")
+        keys = ("M", "tab", *["backspace"] * 4, "1", "2", "enter", "1", "j")
         await monitor.press_ahead(*(events.Key(key, key if len(key) == 1 else None) for key in keys))
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [requests.ChangeBudget(rounds=12)]

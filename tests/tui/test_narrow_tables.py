@@ -24,6 +24,7 @@ from tui.console import compare_table, lists, tables
 from tui.view.results import results_of
 from tui.view.session_figures import read_figures
 
+SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
 BESTS = {"softmax": 1.5, "layernorm": 2.25, "conv2d_relu_maxpool": 11.75, "flash_attention_fp16": 0.9}
 
 
@@ -64,6 +65,14 @@ def test_sessions_are_paragraphs_in_a_narrow_terminal(monkeypatch: pytest.Monkey
         assert (below in printed.lines) == (width == 80)
         words = {word.rstrip(":,") for word in " ".join(printed.lines).split()}
         assert {*BESTS, "config.toml", "quickstart-12", "12.1)"} <= words
+
+
+def test_examples_come_after_a_persons_own_sessions(monkeypatch: pytest.MonkeyPatch, summary: SessionSummary) -> None:
+    example = replace(summary, name="by-hand", directory=SHIPPED / "by-hand")
+    printed = Printed(monkeypatch, 80)
+    lists.print_sessions([example, summary])
+    assert [line for line in printed.lines if not line.startswith(" ")][:2] == ["quickstart-12", "by-hand"]
+    assert "  example, started 3d ago, 128 verdicts, config.toml" in printed.lines
 
 
 def test_a_session_of_many_problems_names_a_few(monkeypatch: pytest.MonkeyPatch, summary: SessionSummary) -> None:

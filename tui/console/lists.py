@@ -16,7 +16,7 @@ from engine.config.tolerance import shared_caption, short_caption
 from engine.problem.catalog import ProblemRow
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.records.speedup_text import MARK
-from engine.session.store import SessionSummary
+from engine.session.store import SessionPaths, SessionSummary, is_bundled
 from tui.console.clean_console import PIPE_WIDTH, print_prose
 from tui.console.tables import columns, console, print_footnotes, print_marked
 from tui.text.format import age
@@ -78,17 +78,21 @@ def _names(languages: Sequence[Language]) -> str:
 
 
 def print_sessions(sessions: Sequence[SessionSummary]) -> None:
-    """Print one line per session, or a paragraph per session if the lines would be too long. Names are never cut."""
+    """Print one line per session, or a paragraph per session if the lines would be too long. Names are never cut. The
+    examples that ship with kernel-tui come last.
+    """
+    sessions = sorted(sessions, key=_is_example)
     out = console(one_line_each=True)
     caption = shared_caption(one.tolerance for one in sessions if one.best)
     table = columns("session", "state", "started", "verdicts", "best", "config", "", right=("started", "verdicts"))
     paragraphs: list[tuple[str, list[str]]] = []
     for one in sessions:
         best, started = _bests(one, with_tolerance=caption is None), _started(one)
-        config, note = one_line(Path(one.config_name).name), one_line(one.note)
-        table.add_row(Text(one.name), one.state_words, started, str(one.verdicts), Text(best), Text(config),
+        config = one_line(Path(one.config_name).name)
+        state, note = ("example", "") if _is_example(one) else (one.state_words, one_line(one.note))
+        table.add_row(Text(one.name), state, started, str(one.verdicts), Text(best), Text(config),
                       Text(note, style="dim"))  # fmt: skip
-        facts = [one.state_words, f"started {started}", f"{one.verdicts} verdicts", config]
+        facts = [state, f"started {started}", f"{one.verdicts} verdicts", config]
         paragraphs.append((one.name, [part for part in (", ".join(filter(None, facts)), best, note) if part]))
     if _width(out, table) <= out.width:
         print_marked(out, table, caption)
@@ -97,6 +101,10 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     if caption:
         print_prose(out, caption, "dim")
     print_footnotes(out, uncertain=any(MARK in _bests(one, with_tolerance=False) for one in sessions), above_sol=False)
+
+
+def _is_example(session: SessionSummary) -> bool:
+    return is_bundled(SessionPaths.at(session.directory))
 
 
 def _bests(session: SessionSummary, *, with_tolerance: bool) -> str:

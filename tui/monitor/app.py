@@ -64,7 +64,7 @@ FLUSH_S = 0.22
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
 LATE_S = 0.5
-"""Maximum time that a key or pasted text waits for the input before it, in seconds."""
+"""Time after which a key or pasted text counts as handled, in seconds, if no message says so before."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
 """Seconds between two redraws of ages, for a running session and for an ended session."""
 _PLAIN = PlainCharacters()
@@ -132,7 +132,7 @@ class MonitorApp(App[int]):
         self._typed: deque[events.Key | events.Paste] = deque()
         """Keys and pasted texts that have not acted yet, oldest first."""
         self._acts_on: Widget | None = None
-        """The widget that handles the oldest of these, if any."""
+        """The widget that handles the oldest of these now, or None if no widget does."""
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -175,8 +175,8 @@ class MonitorApp(App[int]):
             await self._type(event)
 
     async def _type(self, event: events.Key | events.Paste) -> None:
-        """Handle a key or pasted text. Later input waits, for at most ``LATE_S``, until this input has acted, because a
-        key may move the focus or open a dialog: over a slow connection, several keys arrive at once.
+        """Handle a key or pasted text. Later input waits until this input has acted, because a key may move the focus
+        or open a dialog: over a slow connection, several keys arrive at once. Mouse clicks do not wait.
         """
         if not self._typed or self._typed[0] is not event or self._acts_on is not None:
             return
@@ -190,7 +190,11 @@ class MonitorApp(App[int]):
         self.set_timer(LATE_S, partial(self._handled, event))  # a key that closes its dialog may take the message along
 
     def on_input_handled(self, message: InputHandled) -> None:
-        self._handled(message.input)
+        # A key such as enter only posts a message. Another round trip lets this message act first.
+        is_first = not message.again and bool(self._typed) and self._typed[0] is message.input
+        again = InputHandled(message.input, again=True)
+        if not is_first or self._acts_on is None or not self._acts_on.post_message(again):
+            self._handled(message.input)
 
     def _handled(self, event: events.Key | events.Paste) -> None:
         if not self._typed or self._typed[0] is not event:

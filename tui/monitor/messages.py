@@ -13,11 +13,12 @@ class FeedArrived(Message):
 
 
 class InputHandled(Message):
-    """A key or pasted text has acted."""
+    """A widget has handled a key or pasted text. ``again``: and the messages that the key posted, too."""
 
-    def __init__(self, handled: events.Key | events.Paste) -> None:
+    def __init__(self, handled: events.Key | events.Paste, *, again: bool = False) -> None:
         super().__init__()
         self.input = handled
+        self.again = again
 
 
 class NodeHighlighted(Message):

@@ -19,6 +19,7 @@ from engine.evaluation.inputs.integers import Order
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.evaluation.memory_errors import tells_of_no_memory
+from engine.problem.source import ProblemFileError
 from engine.problem.spec import ProblemSpec
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -31,13 +32,14 @@ _PRODUCT_PARTS = ("conv", "scaled_dot_product", "attention", "trilinear", "lstm"
 
 
 def result_of(run: Callable[[], T]) -> T | None:
-    """Return the result of ``run``, or None if the model rejects the inputs or lacks fp64 support.
+    """Return the result of ``run``, or None if the model rejects the inputs, lacks fp64 support, or returns outputs of
+    another shape because of the inputs' values.
 
     Out-of-memory errors propagate, because the model did not cause them.
     """
     try:
         return run()
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, ProblemFileError) as error:
         if isinstance(error, torch.OutOfMemoryError) or tells_of_no_memory(str(error)):
             raise
         return None

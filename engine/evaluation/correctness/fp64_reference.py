@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from msgspec import Struct
-from msgspec.structs import replace
 
 from engine.evaluation.correctness.comparison import CHUNK, Comparison, Tolerances, passes
 from engine.evaluation.correctness.ties import Choice
@@ -70,14 +69,18 @@ def run_in(
     twin = reference.twin()
     if dtype is not None:
         twin.model.to(dtype)
-        twin.defaults = replace(twin.defaults, dtype=dtype)  # The model may create tensors without naming a dtype.
     own = [tensor for _, tensor, _ in named_weights(twin.model)]
     with torch.no_grad():
         for tensor, value in zip(own, weights, strict=True):
             tensor.copy_(value)
     given = [tensor.to(dtype or tensor.dtype if tensor.is_floating_point() else None, copy=True) for tensor in inputs]
-    with without_tf32():
-        outputs = list(twin.run(twin.with_tensors(given)))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)  # The model may create tensors without naming a dtype.
+    try:
+        with without_tf32():
+            outputs = list(twin.run(twin.with_tensors(given)))
+    finally:
+        torch.set_default_dtype(before)
     return outputs + [tensor for tensor, is_mutated in zip((*given, *own), mutated, strict=False) if is_mutated]
 
 

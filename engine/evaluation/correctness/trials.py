@@ -131,7 +131,9 @@ class TrialSource:
         return trial
 
     def _as_inspected(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return ``outputs``. Raises ``ProblemFileError`` if inspection, which has no GPU, found other outputs."""
+        """Return ``outputs``. Raises ``ProblemFileError`` if inspection found other outputs, because it has no GPU or
+        because the outputs depend on the inputs' values.
+        """
         if len(outputs) != len(self._spec.outputs):
             raise ProblemFileError(
                 f"forward returned {len(outputs)} tensors, but the inspection found {len(self._spec.outputs)}",

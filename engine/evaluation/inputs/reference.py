@@ -16,16 +16,7 @@ from engine.evaluation.inputs.captured_layers import has_captured_layers
 from engine.evaluation.inputs.distributions import KINDS, Kind, applies, transform
 from engine.evaluation.inputs.integers import Order, is_discrete, order_of
 from engine.evaluation.inputs.structure import Structure, structure_of
-from engine.problem.model import (
-    SEED,
-    Defaults,
-    OnDevice,
-    build_model,
-    defaults_kept,
-    flatten,
-    named_weights,
-    output_leaves,
-)
+from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemFileError, ProblemModule
 
 _TENSOR = object()
@@ -40,19 +31,11 @@ class Reference:
     """
 
     def __init__(
-        self,
-        module: ProblemModule,
-        model: nn.Module,
-        init_arguments: list[Any],
-        device: str,
-        seed: int,
-        defaults: Defaults,
+        self, module: ProblemModule, model: nn.Module, init_arguments: list[Any], device: str, seed: int
     ) -> None:
         """Store the parts of a loaded reference. Only :meth:`load` calls the constructor."""
         self.model = model
         self.device = torch.device(device)
-        self.defaults = defaults
-        """PyTorch's defaults while the file's code runs, as the file has set them."""
         self._module = module
         self._weights = named_weights(model)
         self._pristine = [tensor.detach().clone() for _, tensor, _ in self._weights]
@@ -72,15 +55,13 @@ class Reference:
         The method builds the model on the CPU, so that the weights equal KernelBench's weights, and then moves the
         model to ``device``. Raises whatever the file raises, and ``ProblemFileError`` for an invalid problem file.
         """
-        with defaults_kept():
-            module = ProblemModule(source, path)
-            with OnDevice("cpu"):
-                model, arguments = build_model(module, seed)
-            defaults = Defaults.current()
+        module = ProblemModule(source, path)
+        with OnDevice("cpu"):
+            model, arguments = build_model(module, seed)
         model.to(device)
         for _, tensor, _ in named_weights(model):
             tensor.data = tensor.data.contiguous()
-        return cls(module, model, arguments, device, seed, defaults)
+        return cls(module, model, arguments, device, seed)
 
     def twin(self) -> Reference:
         """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
@@ -95,7 +76,7 @@ class Reference:
         if not has_captured_layers(self.model):
             with contextlib.suppress(Exception):
                 return copy.deepcopy(self.model)
-        with self._own_defaults(), OnDevice("cpu"):
+        with OnDevice("cpu"):
             model, _ = build_model(self._module)
         model.to(self.device)
         for _, tensor, _ in named_weights(model):
@@ -112,8 +93,7 @@ class Reference:
         If the device is a GPU, PyTorch creates tensors on the GPU unless ``get_inputs()`` names another device. Drawing
         on the GPU is faster, but a CPU would draw other values.
         """
-        with self._own_defaults():
-            values = self._call_get_inputs(seed)
+        values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
         if self._structure is not None and structure != self._structure:
             raise ProblemFileError(
@@ -128,13 +108,6 @@ class Reference:
             leaf if isinstance(leaf, torch.Tensor) else scalar
             for leaf, scalar in zip(moved, self._scalars, strict=True)
         ]
-
-    @contextlib.contextmanager
-    def _own_defaults(self) -> Iterator[None]:
-        with defaults_kept():
-            self.defaults.apply()
-            yield
-            self.defaults = Defaults.current()
 
     def _call_get_inputs(self, seed: int) -> Any:
         if self._draw_on_device:
@@ -186,19 +159,13 @@ class Reference:
         """Return a function that runs one forward pass and returns its result. Call the function only once, because the
         model may change lists and dicts among its arguments. The function's time excludes arranging the arguments.
         """
-        model, arguments, defaults = self.model, self.arguments(leaves), self.defaults
+        model, arguments = self.model, self.arguments(leaves)
 
         def forward() -> Any:
             with torch.no_grad(), self._redirected():
                 return model(*arguments)
 
-        def forward_with_defaults() -> Any:
-            with defaults_kept():
-                defaults.apply()
-                return forward()
-
-        # Only files with their own defaults pay for setting them in timed calls.
-        return forward if defaults == Defaults() else forward_with_defaults
+        return forward
 
     @staticmethod
     def output_tensors(result: Any) -> tuple[torch.Tensor, ...]:

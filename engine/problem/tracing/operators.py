@@ -99,7 +99,7 @@ class Built(Struct, frozen=True):
 class Traced(Struct, frozen=True):
     """A traced model whose placeholders are ``inputs + weights``, in that order.
 
-    ``graph`` is None for a model with too many operators. ``outputs``: the leaves that ``forward`` returned.
+    ``graph`` is None for a model that ran instead of being traced. ``outputs``: the leaves that ``forward`` returned.
     ``mutated``: positions of placeholders that the model writes. ``random``: the first operator that draws random
     numbers, or None.
     """
@@ -203,7 +203,8 @@ def run_small(module: ProblemModule) -> Traced:
     """Run a small model once on real tensors, because PyTorch cannot trace it. Return the same result as :func:`trace`,
     without a graph.
 
-    Raises whatever ``forward`` raises, and ``ProblemFileError`` if the model replaces a buffer of its state dict.
+    Raises whatever ``forward`` raises, and ``ProblemFileError`` if the model keeps a state in a buffer that it
+    replaces.
     """
     with OnDevice("cpu"), torch.no_grad(), torch.compiler.set_stance("force_eager"):
         model, _ = build_model(module)
@@ -213,10 +214,13 @@ def run_small(module: ProblemModule) -> Traced:
         versions, generator = [tensor._version for tensor in watched], torch.get_rng_state()
         run = _Watched(model)
         outputs = output_leaves(run(*pytree.tree_unflatten(leaves, structure)))
-    # Layers such as weight_norm replace a tensor outside the state dict in each call, without reading the old tensor.
-    for name in run.replaced:
-        if name in model.state_dict():
-            raise _refuse_replaced(name)
+        # Layers such as weight_norm replace a tensor without reading the old tensor, so the outputs repeat.
+        if replaced := list(run.replaced):
+            stored = [name for name in replaced if name in model.state_dict()]
+            torch.set_rng_state(generator)
+            again = output_leaves(run(*pytree.tree_unflatten(leaves, structure)))
+            if stored or not _are_equal(outputs, again):
+                raise _refuse_replaced((stored or replaced)[0])
     mutated = frozenset(i for i, tensor in enumerate(watched) if tensor._version != versions[i])
     drawn = None if torch.equal(generator, torch.get_rng_state()) else "the random generator's state changed"
     return Traced(None, outputs, mutated, drawn)
@@ -238,6 +242,13 @@ def _mutated(graph: fx.Graph, placeholders: list[fx.Node]) -> frozenset[int]:
         elif node.target is torch.ops.aten.native_batch_norm.default and node.args[5]:
             written.update(arg for arg in node.args[3:5] if isinstance(arg, fx.Node))
     return frozenset(index for index, node in enumerate(placeholders) if node in written)
+
+
+def _are_equal(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(
+        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else True
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _is_read(placeholder: fx.Node) -> bool:

@@ -383,8 +383,9 @@ EMA = """
         EMA.format("register_buffer('ema', torch.zeros(3))", ""),
         EMA.format("ema = torch.zeros(3)", ""),
         EMA.format("register_buffer('ema', torch.zeros(3))", ".max().item()"),
+        EMA.format("ema = torch.zeros(3)", ".max().item()"),
     ],
-    ids=["buffer", "attribute", "untraceable"],
+    ids=["buffer", "attribute", "untraceable buffer", "untraceable attribute"],
 )
 def test_a_model_that_reads_and_replaces_a_buffer_is_refused(tmp_path: Path, body: str) -> None:
     """The judge cannot reset such a model, and a kernel would not get the new values."""

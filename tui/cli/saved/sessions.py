@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bool) -> None:
     """List saved sessions, newest first, or compare them.
 
-    Without names, list every session in the directory.
+    Without names, list every session in the directory. The examples that ship with kernel-tui come last.
     """
     from engine.session.store import list_sessions, summarize
 

@@ -68,6 +68,8 @@ class MonitorScreen(Screen[None]):
         self.held = False
         self._before_filter: str | None = None
         """The node that was selected when the user started to filter."""
+        self._switched: tuple[str | None, str | None] = (None, None)
+        """The rows selected before and after the last switch between rounds and lineage."""
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[Kind | None, bool] = (None, False)
@@ -337,8 +339,15 @@ class MonitorScreen(Screen[None]):
         self._rearranged()
 
     def action_lineage(self) -> None:
+        """Switch between the tree by rounds and the lineage. A second switch returns to the same row."""
+        before = self.tree_view.row
         self.tree_rows.set_mode("lineage" if self.tree_rows.view.mode == "round" else "round")
         self._rearranged()
+        came_from, went_to = self._switched
+        if before is not None and before.id == went_to and came_from is not None:
+            self.tree_view.select(came_from, by_hand=False)
+        after = self.tree_view.row
+        self._switched = (before.id if before is not None else None, after.id if after is not None else None)
 
     def action_follow(self) -> None:
         self.following = not self.following

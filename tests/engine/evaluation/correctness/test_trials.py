@@ -167,6 +167,14 @@ def test_a_model_whose_shapes_depend_on_its_inputs_is_refused(tmp_path: Path) ->
         JudgedProblem(inspect_file(file, "varying"), JudgeDevice("cpu", 1), 8)
 
 
+def test_inputs_that_change_the_shape_of_the_outputs_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "positive.py"
+    model = "class Model(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0] * 2\n"
+    file.write_text(f"import torch\n{model}def get_inputs():\n    return [torch.rand(64) + 0.1]\n")
+    judged = JudgedProblem(inspect_file(file, "positive"), JudgeDevice("cpu", 1), 8)
+    judged.close()
+
+
 SCALED = """
 import torch
 

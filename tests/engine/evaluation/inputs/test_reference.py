@@ -83,21 +83,6 @@ def test_two_references_share_no_namespace() -> None:
     assert len(one._module.get_inputs.__globals__["calls"]) == before
 
 
-def test_the_defaults_that_a_file_sets_hold_for_this_file_alone() -> None:
-    source = (
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + torch.ones(4)\n"
-    )
-    source += "def get_inputs():\n    return [torch.rand(4)]\n"
-    other, own = load(source), load(source + "torch.set_default_dtype(torch.float64)\n")
-    kept = own.twin()
-
-    dtypes = [[one.draw(3)[0].dtype, one.run([torch.rand(4)])[0].dtype] for one in (other, own, kept, other)]
-
-    assert dtypes == [[torch.float32] * 2, [torch.float64] * 2, [torch.float64] * 2, [torch.float32] * 2]
-    assert run_in(torch.float64, other, [torch.rand(4)], [])[0].dtype == torch.float64
-    assert torch.get_default_dtype() == torch.float32
-
-
 def test_perturbed_weights_change_the_output_and_reset_gives_it_back() -> None:
     reference = load()
     leaves = reference.draw(1)
