@@ -124,7 +124,8 @@ class RowLines:
         same = [(f"= {twin.id}  ", palette.text)] if twin is not None else []
         why = why_no_star(self.model.state, variant)
         sizes = [("these sizes only  ", palette.warn)] if is_for_searched_sizes_only(variant) else []
-        return [*same, *sizes, (f"{why}  " if why else "", palette.text), (self._note(variant, 120), palette.dim)]
+        note = self._note(variant, 120)
+        return [*same, *sizes, (f"{note}  " if note and why else note, palette.dim), (why, palette.text)]
 
     def _note(self, variant: VariantState, most: int) -> str:
         """Return the kernel's note without the beginning that it shares with a parent's or sibling's note."""
