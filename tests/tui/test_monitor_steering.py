@@ -404,14 +404,15 @@ async def test_nothing_is_written_for_what_is_pruned(
         assert not (tmp_path / "opened").exists()
 
 
-async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
-    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("parent", [None, "v30"])
+async def test_an_idea_that_nobody_reads_opens_the_editor_with_its_parent_or_a_template(
+    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str | None
 ) -> None:
     editor = tmp_path / "editor"
     editor.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/template\necho "// my kernel" >> "$1"\n')
     editor.chmod(0o755)
     idea = ev.IdeaProposed(
-        idea="i900", problem="softmax", round=2, parent="v30", category="other", text="use tma", proposer="hand"
+        idea="i900", problem="softmax", round=2, parent=parent, category="other", text="use tma", proposer="hand"
     )
     engine.record(idea, ev.IdeaWaiting(idea="i900", reason="no proposer of this session reads prose"))
     async with open_monitor(engine.paths) as monitor:
@@ -421,12 +422,17 @@ async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
         await monitor.until(lambda: bool(engine.commands()), "the command")
         (command,) = engine.commands()
         assert isinstance(command, requests.SeedKernel)
-        assert (command.idea, command.parent, command.problem) == ("i900", "v30", "softmax")
+        assert (command.idea, command.parent, command.problem) == ("i900", parent, "softmax")
         assert command.source.endswith("// my kernel\n")
         template = (tmp_path / "template").read_text()
         assert template.startswith("// i900 for softmax:\n// use tma\n")
-        assert "// constexpr long long x_dim0 = 4096;" in template
-        assert 'extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {' in template
+        if parent is None:
+            assert "// constexpr long long x_dim0 = 4096;" in template
+            launch = 'extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {'
+            assert launch in template
+        else:
+            digest = monitor.app.model.state.variants[parent].source
+            assert template == f"// i900 for softmax:\n// use tma\n{monitor.app.model.source.text(digest)}"
         await monitor.until_shown("submitting …")
 
 

@@ -204,20 +204,29 @@ class Steering:
             self._submit(problem, subject.language, edited, f"edit of {subject.id}", subject.id)
 
     def write_for(self, idea: IdeaState) -> None:
-        """Let the user write a kernel for an idea. If the user saves nothing, the idea still needs one."""
+        """Let the user write a kernel for an idea. The text to edit is the kernel that the idea starts from, if any. If
+        the user saves nothing, the idea still needs a kernel.
+        """
         problem = self._state.problems[idea.problem]
         language = language_for(problem, idea)
-        name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language)
+        start = self._state.variants.get(idea.parent or "")
+        try:
+            in_language = start is not None and start.language == language
+            source = self._here.model.source.text(start.source) if start is not None and in_language else None
+        except SessionError as error:
+            self._host.say(error.brief, severity="error")
+            return
+        name, text = f"{idea.id}{suffix_of(language)}", first_lines(problem, idea, language, source)
         unchanged = (
             f"Nothing changed, so {idea.id} still needs a kernel. To open the editor, select the idea and press e."
         )
-        source = self._edited(problem, text, name, unchanged)
-        if source is None:
+        edited = self._edited(problem, text, name, unchanged)
+        if edited is None:
             return
         command = SeedKernel(
             problem=problem.id,
             language=language,
-            source=source,
+            source=edited,
             text=idea.text,
             parent=idea.parent,
             idea=idea.id,
@@ -391,17 +400,23 @@ def language_for(problem: ProblemState, idea: IdeaState | None) -> Language:
     return next((language for language in problem.languages if language == named), problem.language)
 
 
-def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None) -> str:
-    """Return a template for a new kernel: the idea and the header as comments, and an empty ``launch``."""
+def first_lines(
+    problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None, source: str | None = None
+) -> str:
+    """Return the text from which to write a kernel: the idea as a comment, and then ``source`` or, without it, the
+    header as comments and an empty ``launch``.
+    """
     language = language or problem.language
     mark = "#" if language in MODULES else "//"
     about = [f"{idea.id} for {problem.id}:", *textwrap.wrap(one_line(idea.text, 2000), 100)] if idea is not None else []
     said = "".join(f"{mark} {text}\n" for text in about)
+    if source is not None:
+        return f"{said}{source}"
     if language in MODULES:
         return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
     facts = [text for text in problem.header.splitlines() if not text.startswith(("// Derived from", "#pragma once"))]
     header = "".join(f"// {text.removeprefix('// ')}".rstrip() + "\n" for text in facts)
     declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)
     launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
-    included = "// Define launch(); return 0 for success. The build includes this header:\n"
+    included = "// Define launch(). The build includes this header:\n"
     return f"{said}{included}{header}\n{launch}"
