@@ -455,8 +455,8 @@ class Search:
                 self._put(name, Priority.HAND)
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, or cancel it if it is pruned. While the search or its problem's turn is ending, do neither
-        with other variants: a resumed search or the problem's next turn queues them.
+        """Queue a variant, or cancel it if it is pruned. If the search or its problem's turn is ending, other variants
+        stay as they are: a resumed search or the problem's next turn queues them.
         """
         if self._state.is_pruned(variant):
             self._cancel([variant])

@@ -57,12 +57,7 @@ class Chosen(Struct, frozen=True):
 @click.command()
 @click.argument("source", shell_complete=complete_session_or_file)
 @click.argument("variants", metavar="[VARIANT]...", nargs=-1, shell_complete=complete_kernel)
-@click.option(
-    "--best",
-    metavar="PROBLEM",
-    multiple=True,
-    help="Export the best kernel of this problem.",
-)
+@click.option("--best", metavar="PROBLEM", multiple=True, help="Export the best kernel of this problem.")
 @click.option("--problem", metavar="P", help="Problem of a kernel file: a .py file or a built-in problem.")
 @click.option("--package", metavar="NAME", help="Write a wheel whose operators run the kernels without a compiler.")
 @click.option(

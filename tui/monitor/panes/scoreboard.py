@@ -60,7 +60,7 @@ class Scoreboard(LinesView):
     ) -> None:
         """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem.
 
-        ``choose`` selects a problem in the tree. It is no message, so that it takes effect before the next key.
+        ``choose`` selects a problem in the tree. A message would take effect only after the next key.
         """
         super().__init__(id=id)
         self._chosen, self._choose = chosen, choose
