@@ -145,6 +145,10 @@ class ClockPolicy(Struct, frozen=True):
     """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after the runner's clock
     has stopped.
     """
+    output_ms: float = 0.008
+    """Allowance for checking an output of a Python kernel and starting its copy. On an H200, each takes the processor
+    4 us. The judge's own copy time contains only the copying, if the GPU is still busy when the copies start.
+    """
     binds: int = 32
     """Number of recent weight-binding times that the judge keeps."""
     bind: float = 2.0

@@ -34,7 +34,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.evaluation.rejection import STATUS_OF_END, Rejected
 from engine.evaluation.sandbox.arena import Slot
-from engine.evaluation.sandbox.module_runner import copies_after_the_clock_ms, runner_for
+from engine.evaluation.sandbox.module_runner import copied_outputs, copies_after_the_clock_ms, runner_for
 from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.evaluation.sandbox.runner_process import spare_process
@@ -440,6 +440,7 @@ class EvaluationRun:
             kind=self.settings.kind,
             overhead=self._overhead,
             copy_ms=copies_after_the_clock_ms(self.problem, self.runner) if self.python else None,
+            copied=copied_outputs(self.problem, self.runner) if self.python else 0,
             binds_ms=() if self.problem.keeps_weights else self.problem.binds_ms,
             untimed=self.context.untimed_calls if self.python else 0,
             least_ms=self.problem.device.least_ms(),

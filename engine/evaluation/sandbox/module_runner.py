@@ -247,3 +247,8 @@ def copies_after_the_clock_ms(problem: JudgedProblem, runner: Runner) -> float:
     The runner copies the outputs or, if the judge reads the outputs, only checks each output.
     """
     return _SANDBOX.looked_at_ms * len(problem.spec.outputs) if runner.reads_results else problem.copy_ms
+
+
+def copied_outputs(problem: JudgedProblem, runner: Runner) -> int:
+    """Return the number of outputs that a ``.py`` kernel's runner copies."""
+    return 0 if runner.reads_results else len(problem.spec.outputs)

@@ -26,14 +26,16 @@ class CallLimits(Struct, frozen=True):
 
     ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
     list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
-    kernel's outputs; 0 without a copy, None for compiled kernels. ``binds_ms``: the judge's times for binding a model's
-    weights to a slot; this list grows, too. ``untimed``: the number of untimed calls before each single call.
-    ``least_ms``: the time between two events around almost no work.
+    kernel's outputs; 0 without a copy, None for compiled kernels. ``copied``: the number of outputs that a Python
+    kernel's process checks and copies. ``binds_ms``: the judge's times for binding a model's weights to a slot; this
+    list grows, too. ``untimed``: the number of untimed calls before each single call. ``least_ms``: the time between
+    two events around almost no work.
     """
 
     kind: str
     overhead: CallOverhead
     copy_ms: float | None = None
+    copied: int = 0
     binds_ms: Sequence[float] = ()
     untimed: int = 0
     least_ms: float = 0.0
@@ -66,7 +68,12 @@ class CallLimits(Struct, frozen=True):
     @property
     def _around_ms(self) -> float:
         """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterward."""
-        return self.bind_ms + _CLOCK.output_copy * (self.copy_ms or 0.0)
+        return self.bind_ms + self._outputs_ms
+
+    @property
+    def _outputs_ms(self) -> float:
+        """Allowance for checking and copying a Python kernel's outputs after a call, in milliseconds."""
+        return _CLOCK.output_copy * (self.copy_ms or 0.0) + _CLOCK.output_ms * self.copied
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
         """Return the time to use for a single call, given the reported time and the judge's time."""
@@ -82,7 +89,7 @@ class CallLimits(Struct, frozen=True):
         """
         beside = loop_ms + self.call_ms / count
         if self.copy_ms is not None:
-            beside += _CLOCK.python_batch_ms[self.kind] + binds * self.bind_ms + _CLOCK.output_copy * self.copy_ms
+            beside += _CLOCK.python_batch_ms[self.kind] + binds * self.bind_ms + self._outputs_ms
         return beside
 
     def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:

@@ -21,7 +21,7 @@ from engine.evaluation.correctness.output_validation import Answers
 from engine.evaluation.judge.problem_context import ProblemContext
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
-from engine.evaluation.sandbox.module_runner import copies_after_the_clock_ms, runner_for
+from engine.evaluation.sandbox.module_runner import copied_outputs, copies_after_the_clock_ms, runner_for
 from engine.evaluation.sandbox.resource_limits import limits_of
 from engine.evaluation.sandbox.runner import Runner, RunnerEnded
 from engine.evaluation.timing import statistics
@@ -167,6 +167,7 @@ class _Runoff:
             kind=self._settings.kind,
             overhead=self._call_overhead,
             copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
+            copied=copied_outputs(self._problem, self._runners[name]) if python else 0,
             binds_ms=self._problem.binds_ms if name in self._bound else (),
             untimed=self._opened.untimed_calls if python else 0,
             least_ms=self._problem.device.least_ms(),
