@@ -561,7 +561,9 @@ class SandboxPolicy(Struct, frozen=True):
     memory_bytes: int = 256 * MIB
     """Maximum memory of a compiled kernel, in addition to ``thread_bytes`` and ``per_problem``."""
     thread_bytes: int = 16 * MIB
-    """Additional memory for a compiled kernel per thread."""
+    """Additional memory per thread. A Python kernel may load two OpenMP libraries, and each library's threads have
+    stacks of 8 MiB.
+    """
     per_problem: float = 2.0
     """Additional memory, relative to the problem's minimum traffic."""
     per_problem_most_bytes: int = 1 * GIB

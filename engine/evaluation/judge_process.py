@@ -20,6 +20,7 @@ from engine.evaluation.evaluator import EvaluationError, JudgeDied, JudgeKilled
 from engine.evaluation.judge import messages
 from engine.evaluation.judge.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.evaluation.sandbox.runner_process import CORES_VARIABLE
 from engine.session.records.verdict import Stage
 from engine.system.child import end_group, end_what_it_leaves
@@ -135,6 +136,8 @@ class JudgeProcess:
             await self.stop()
             raise JudgeSilent(f"the judge did not answer within {deadline_s:g} s, so the engine ended it") from None
         if isinstance(answer, messages.Failed):
+            if "CUDA error" in answer.reason and not tells_of_no_memory(answer.reason):
+                await self.stop()  # After such an error, all work of the process on the GPU fails.
             raise EvaluationError(answer.reason, answer.variant)
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _RAN_OUT = re.compile(
-    r"out of memory|OutOfMemory|ALLOC_FAILED|ALLOCATION_FAILED|cudaErrorMemoryAllocation"
+    r"out of (device )?memory|OutOfMemory|ALLOC_FAILED|ALLOCATION_FAILED|cudaErrorMemoryAllocation"
     r"|more memory than the device has|can't allocate memory|launch returned 2$",
     re.IGNORECASE,
 )

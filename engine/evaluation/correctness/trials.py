@@ -34,8 +34,10 @@ from engine.problem.source import ProblemFileError
 from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
-_ASSERTING = ("binary_cross_entropy(", "BCELoss(")
-"""Operators whose CUDA kernels fail an assertion if input values are out of bounds."""
+_ASSERTING = ("binary_cross_entropy(", "BCELoss(", ".long()", ".int()", ".to(torch.long", ".to(torch.int")
+"""Code whose CUDA kernels may fail an assertion if input values are out of bounds. The conversions compute indices from
+values.
+"""
 _HALVES = ("float16", "bfloat16")
 
 

@@ -35,7 +35,13 @@ class MemoryUser(Protocol):
         ...
 
     def held_bytes(self, request: AnyRequest) -> int:
-        """Return the part of the request's memory that the judge already has."""
+        """Return the part of the request's memory that the judge already has. The result may include memory of other
+        open problems.
+        """
+        ...
+
+    def has_other_problems(self, request: AnyRequest) -> bool:
+        """Return whether problems are open that the request does not need."""
         ...
 
     @property
@@ -150,6 +156,9 @@ class Turns:
         signal.alarm(0)
         if not (self._on_gpu and ran_out_of_memory(answer)):
             return answer, None
+        if self._judge.has_other_problems(request):  # The request could not use the memory of these problems.
+            self._judge.close_problems()
+            return answer, Need(*3 * [self._memory().free_bytes])
         more = after_running_out(mine)
         return (with_the_whole_device(answer) if more is None else answer), more
 

@@ -248,6 +248,7 @@ class EvaluationRun:
         def kernel() -> tuple[float, float]:
             slot.poison(index % 2)
             before = comparison.checksum(kept)
+            problem.device.synchronize()
             took = self._call(place, seed)
             check_writes(slot)
             if comparison.checksum(kept) != before:

@@ -146,7 +146,7 @@ class ProblemContext:
     @cached_property
     def reference_process(self) -> ReferenceProcess:
         """The process in which the judge times the reference for kernels that launch from Python."""
-        return ReferenceProcess(self.judged, self.settings, self.eager_ms)
+        return ReferenceProcess(self.judged, self.settings, self.eager_ms, self._builds)
 
     @cached_property
     def kernelbench(self) -> KernelBenchTrials:

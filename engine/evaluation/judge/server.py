@@ -214,6 +214,9 @@ class Judge:
             int(torch.cuda.memory_reserved()) + arena_bytes + _ADMISSION.context_bytes
         )  # The empty kernel's process is already running.
 
+    def has_other_problems(self, request: AnyRequest) -> bool:
+        return len(self._opened) > self._is_open(request)
+
     @property
     def evictable_bytes(self) -> int:
         if not self._device.cuda:

@@ -8,7 +8,9 @@ same kind launch equally fast.
 from __future__ import annotations
 
 import copy
+import os
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -34,18 +36,19 @@ _DEVICE, _SANDBOX, _ADMISSION = POLICY.device, POLICY.sandbox, POLICY.admission
 
 
 class ReferenceProcess:
-    """The reference of ``problem`` in its own process, with buffers that no kernel shares.
+    """The reference of ``problem`` in its own process, with buffers that no kernel shares. ``builds``: the build cache,
+    where a later session removes files of a killed judge.
 
     The process starts at the first call of ``begin``, and runs as long as the problem is open. If the process has
     failed too often, the judge does not start it again, and times the reference in the judge's process.
     """
 
-    def __init__(self, problem: JudgedProblem, settings: JudgeSettings, eager_ms: float | None) -> None:
-        self._problem, self._settings, self._eager_ms = problem, settings, eager_ms
+    def __init__(self, problem: JudgedProblem, settings: JudgeSettings, eager_ms: float | None, builds: Path) -> None:
+        self._problem, self._settings, self._eager_ms, self._builds = problem, settings, eager_ms, builds
         self.arena: Arena | None = None
         """The buffers of the process while it is running, otherwise None."""
         self._runner: ModuleRunner | None = None
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._home: Path | None = None
         self._failures = 0
 
     @property
@@ -66,6 +69,11 @@ class ReferenceProcess:
 
     def begin(self) -> None:
         """Start the process for a short reference if memory suffices and no process is running."""
+        if self._home is not None:
+            try:
+                os.utime(self._home)
+            except OSError:  # Another session has removed the directory, because no kernel used it for minutes.
+                self.close()
         if self._runner is not None or self._failures >= _DEVICE.apart_attempts:
             return
         if (self._eager_ms or 0.0) > _DEVICE.apart_up_to_ms:
@@ -111,17 +119,16 @@ class ReferenceProcess:
             self._runner.close()
         if self.arena is not None:
             self.arena.close()
-        if self._directory is not None:
-            self._directory.cleanup()
-        self._runner = self.arena = self._directory = None
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+        self._runner = self.arena = self._home = None
 
     def _start(self) -> None:
         limits = limits_of(self._problem.spec, self._settings, self._eager_ms, module=True)
         mine = copy.copy(self._problem)
         mine.arena = self.arena = Arena(self._problem.spec.tensors, self._problem.device.kind, _SLOTS)
         # A reference that compiles at its first call still reads its source then.
-        self._directory = tempfile.TemporaryDirectory(prefix="reference-")
-        home = Path(self._directory.name)
+        home = self._home = Path(tempfile.mkdtemp(prefix="build-", dir=self._builds))
         for name in (CACHE, EXTENSIONS):
             (home / name).mkdir()
         (home / "kernel.py").write_text(self._problem.spec.source + _KERNEL, errors="surrogateescape")

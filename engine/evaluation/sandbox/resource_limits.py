@@ -42,6 +42,6 @@ def limits_of(problem: ProblemSpec, settings: JudgeSettings, eager_ms: float | N
         memory_bytes = _SANDBOX.python_memory_bytes[settings.kind] + _SANDBOX.python_per_problem * needed
     else:
         needed = min(problem.sol_bytes, _SANDBOX.per_problem_most_bytes)
-        memory_bytes = _SANDBOX.memory_bytes + settings.threads * _SANDBOX.thread_bytes + _SANDBOX.per_problem * needed
-    memory_bytes = settings.memory_bytes or int(memory_bytes)
+        memory_bytes = _SANDBOX.memory_bytes + _SANDBOX.per_problem * needed
+    memory_bytes = settings.memory_bytes or int(memory_bytes) + settings.threads * _SANDBOX.thread_bytes
     return Limits(settings.deadline_s, min(call_s, settings.deadline_s), memory_bytes, settings.isolate)

@@ -20,6 +20,7 @@ from engine.evaluation.correctness import comparison
 from engine.evaluation.correctness.output_validation import Answers
 from engine.evaluation.judge.problem_context import ProblemContext
 from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.memory_errors import tells_of_no_memory
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.module_runner import copied_outputs, copies_after_the_clock_ms, runner_for
 from engine.evaluation.sandbox.resource_limits import limits_of
@@ -176,7 +177,9 @@ class _Runoff:
 
 @contextmanager
 def _blaming(variant: str) -> Iterator[None]:
-    """Raise ``FoundOut`` for ``variant`` if its runner ends within the block or a check rejects it."""
+    """Raise ``FoundOut`` for ``variant`` if its runner ends within the block or a check rejects it. A lack of device
+    memory is not the kernel's fault, because the runoff keeps all leaders' processes.
+    """
     try:
         yield
     except Rejected as rejected:
@@ -184,6 +187,8 @@ def _blaming(variant: str) -> Iterator[None]:
     except RunnerEnded as ended:
         if ended.end == "cancelled":
             raise
+        if tells_of_no_memory(str(ended)):
+            raise RunnerEnded("error", f"the device has too little memory for all leaders at once: {ended}") from None
         raise FoundOut(variant, "its process ended", ended) from None
 
 

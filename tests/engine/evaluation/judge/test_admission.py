@@ -102,6 +102,7 @@ OUT = "OutOfMemoryError: CUDA out of memory. Tried to allocate 90.00 GiB. GPU 0 
         ),
         (Failed("the problem needs more memory than the device has (it requested 12 GiB); choose smaller sizes"), True),
         (Failed(f"v7, which was right when it was judged, comes to an end: {OUT}", "v7"), True),
+        (judged("error", 'the judge ran out of device memory in its check "right"; judge the kernel again'), True),
         (judged("crashed", "launch returned 209"), False),
         (judged("crashed", "SIGSEGV ended the kernel"), False),
         (judged("wrong", "wrote out of memory of its own"), False),

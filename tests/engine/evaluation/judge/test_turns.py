@@ -44,6 +44,7 @@ class Gpu:
         self.others, self.problem, self._gives = others, problem, list(gives)
         self.least = self.to_open = 20 * GB
         self.evictions = 0
+        self.others_open = False
         self.told: list[AnyAnswer] = []
         self.tries: list[int] = []
         self.evictable_bytes = 10 * GB
@@ -58,11 +59,14 @@ class Gpu:
     def held_bytes(self, request: AnyRequest) -> int:
         return self.problem
 
+    def has_other_problems(self, request: AnyRequest) -> bool:
+        return self.others_open
+
     def evict(self) -> None:
         self.evictions += 1
 
     def close_problems(self) -> bool:
-        found, self.problem = self.problem > 0, 0
+        found, self.problem, self.others_open = self.problem > 0, 0, False
         return found
 
     def carry_out(self, request: AnyRequest) -> AnyAnswer:
@@ -140,6 +144,18 @@ def test_one_that_had_the_device_to_itself_asked_for_too_much() -> None:
     gpu = Gpu(others=2 * GB, problem=10 * GB)
     answer = gpu.turns().take(REQUEST, lambda request: RAN_OUT)
     assert isinstance(answer, Judged) and answer.verdict.status == "memory" and not gpu.lacks
+
+
+def test_a_kernel_that_ran_out_beside_other_problems_of_the_judge_is_tried_again_without_them() -> None:
+    gpu = Gpu(others=2 * GB, problem=70 * GB)
+    gpu.others_open = True
+    needed = 60 * GB
+
+    def carry_out(request: AnyRequest) -> AnyAnswer:
+        return CORRECT if gpu.memory().free_bytes >= needed else RAN_OUT
+
+    assert gpu.turns().take(REQUEST, carry_out) == CORRECT
+    assert not gpu.lacks
 
 
 def test_an_idle_judge_holds_little_while_another_process_has_the_device() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.evaluation.build.compilers import remove_leftovers
 from engine.evaluation.correctness.trials import JudgedProblem
 from engine.evaluation.judge.messages import JudgeSettings
 from engine.evaluation.judge_device import JudgeDevice
@@ -48,8 +49,8 @@ def problem(tmp_path: Path) -> Iterator[JudgedProblem]:
 
 
 @pytest.fixture
-def process(problem: JudgedProblem) -> Iterator[ReferenceProcess]:
-    made = ReferenceProcess(problem, SETTINGS, 1.0)
+def process(problem: JudgedProblem, tmp_path: Path) -> Iterator[ReferenceProcess]:
+    made = ReferenceProcess(problem, SETTINGS, 1.0, tmp_path)
     yield made
     made.close()
 
@@ -111,8 +112,29 @@ def test_a_process_that_ends_is_started_once_more(problem: JudgedProblem, proces
     assert process.pid is None
 
 
-def test_a_long_reference_needs_no_process(problem: JudgedProblem) -> None:
-    long = ReferenceProcess(problem, SETTINGS, eager_ms=1e3)
+def test_a_later_session_removes_the_files_of_a_judge_that_was_killed(
+    problem: JudgedProblem, process: ReferenceProcess, tmp_path: Path
+) -> None:
+    process.begin()
+    (home,) = tmp_path.glob("build-*")
+    os.utime(home, (0, 0))
+    process.begin()
+    remove_leftovers(tmp_path)
+    assert home.is_dir(), "in use"
+
+    os.utime(home, (0, 0))
+    remove_leftovers(tmp_path)
+    assert not home.exists()
+    process.begin()
+    slot = problem.arena.slots[0]
+    problem.load_mixed(0, slot, seed=7)
+    assert process.time_ms(slot, problem.device.flushes, seed=None, untimed=0) is not None
+    process.close()
+    assert not list(tmp_path.glob("build-*"))
+
+
+def test_a_long_reference_needs_no_process(problem: JudgedProblem, tmp_path: Path) -> None:
+    long = ReferenceProcess(problem, SETTINGS, eager_ms=1e3, builds=tmp_path)
     long.begin()
     assert long.pid is None
     assert long.time_ms(problem.arena.slots[0], problem.device.flushes, seed=None, untimed=0) is None
@@ -126,7 +148,7 @@ def test_without_a_model_that_a_process_can_load_the_judge_times_the_reference(
     beside.write_text("32")
     file.write_text(PROBLEM.replace("import torch", f"import torch\n\nWIDTH = int(open({str(beside)!r}).read())"))
     judged = JudgedProblem(inspect_file(file, "problem"), JudgeDevice("cpu", 1), SETTINGS.trials)
-    apart = ReferenceProcess(judged, SETTINGS, eager_ms=1.0)
+    apart = ReferenceProcess(judged, SETTINGS, eager_ms=1.0, builds=tmp_path)
     apart.begin()
     assert apart.pid is None
     assert "the judge times the reference itself" in capfd.readouterr().err
