@@ -60,7 +60,8 @@ class Answers:
         results = slot.results[:count]
         found = comparison.compare(results, expected[:count], self._tolerances, slot.result_names[:count])
         # Poison is NaN. If the reference also contains NaN, comparing values cannot distinguish poison from an output.
-        unwritten = slot.unwritten(poison) if found.problem is not None or not found.finite else None
+        doubtful = found.problem is not None or not found.finite
+        unwritten = slot.unwritten(poison, expected[: len(slot.outputs)]) if doubtful else None
         if unwritten is not None:
             raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
         if found.problem is not None:

@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import torch
@@ -76,10 +77,27 @@ def precision_note(problem: ProblemSpec, kind: str) -> tuple[str, str]:
 
 def time_eager(judged: JudgedProblem) -> Baseline:
     """Time eager PyTorch on the judge's buffers. Raises whatever the model raises."""
-    slot = judged.arena.slots[0]
-    judged.trial(0).load(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
-    return Baseline("eager", time_repeatedly(judged.device, partial(judged.forward_on, slot)), precision, note)
+    return Baseline("eager", time_repeatedly(judged.device, _calls(judged, ())), precision, note)
+
+
+def _calls(judged: JudgedProblem, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], Any]:
+    """Load the first trial, and return a function that prepares the next call of the reference.
+
+    A model that writes its inputs or buffers, such as a counter, starts each call from the same state. ``buffers``: the
+    model's copies of buffers in the judge's memory, and these buffers.
+    """
+    slot, trial = judged.arena.slots[0], judged.trial(0)
+    trial.load(slot)
+
+    def prepare() -> Callable[[], Any]:
+        if judged.mutates:
+            trial.load(slot)
+            for own, stored in buffers:
+                own.copy_(stored)
+        return judged.forward_on(slot)
+
+    return prepare
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
@@ -91,7 +109,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
     trial.load(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
     try:
-        _own_buffers(judged.timed.model)
+        buffers = _own_buffers(judged.timed.model)
         with uncollected():  # The first call imports the compiler.
             judged.timed.model.compile()
             outputs = judged.run(slot)
@@ -101,7 +119,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
-        forward = partial(judged.forward_on, slot)
+        forward = _calls(judged, buffers)
         timed = time_repeatedly(judged.device, forward, _DEVICE.compiled_s)
         if judged.device.cuda:
             return Baseline("compile", timed, precision, note)
@@ -116,18 +134,20 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         return Baseline("compile", None, precision, note, f"{type(error).__name__}: {reason}"[:_REASON_CHARS])
 
 
-def _own_buffers(model: torch.nn.Module) -> None:
-    """Copy the model's buffers out of the judge's memory. Modules that share a buffer share the copy.
+def _own_buffers(model: torch.nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Copy the model's buffers out of the judge's memory. Modules that share a buffer share the copy. Return each copy
+    with its original.
 
     The judge's tensors are views of bytes. The compiler refuses to write to views of another dtype, but batch
     normalization writes its buffers.
     """
-    copies: dict[int, torch.Tensor] = {}
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
             if id(buffer) not in copies:
-                copies[id(buffer)] = buffer.clone()
-            setattr(module, name, copies[id(buffer)])
+                copies[id(buffer)] = buffer.clone(), buffer
+            setattr(module, name, copies[id(buffer)][0])
+    return list(copies.values())
 
 
 def main() -> int:

@@ -62,7 +62,8 @@ class WallClockProbe:
         """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
 
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
-        is only one buffer set, the probe times calls on the same buffers. If a GPU can queue calls, the probe times
+        is only one buffer set, the probe times calls on the same buffers. A model that writes its inputs or buffers
+        permits only one call per load, so the probe never repeats such calls. If a GPU can queue calls, the probe times
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
         and of all slots. It then uses the larger of two times: the long batch's time per call, and the time per
         additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and uses
@@ -71,13 +72,16 @@ class WallClockProbe:
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
+        once = self._problem.mutates
         if self._slots < 2:
-            return self._warm_batches(claimed_ms, limits)
+            return (0.0, "the model permits no batch") if once else self._warm_batches(claimed_ms, limits)
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
             return queued
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             each_ms = self._waiting_ms(limits)
             return max(0.0, each_ms - claimed_ms), f"launch() waits for the device: batched calls took {each_ms:.4g} ms"
+        if once:
+            return self._batches(claimed_ms, limits, warm_agrees=True)
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0:

@@ -154,11 +154,11 @@ def test_the_last_bytes_of_an_output_are_poisoned_too(dtype: str, shape: tuple[i
         for which in (0, 1):
             out.zero_()
             slot.poison(which)
-            assert slot.unwritten(which) == (
+            assert slot.unwritten(which, [torch.zeros_like(out)]) == (
                 f"the kernel left {count} of {count} elements of out unwritten; the first has index 0"
             )
             out.fill_(1)
-            assert slot.unwritten(which) is None
+            assert slot.unwritten(which, [torch.zeros_like(out)]) is None
     finally:
         arena.close()
 
@@ -178,9 +178,12 @@ def test_guards_and_poison_are_seen_to_the_element() -> None:
         slot.poison(0)
         assert torch.isnan(slot.outputs[0]).all()
         slot.outputs[0][:5] = 1.0
-        assert slot.unwritten(0) == "the kernel left 2 of 7 elements of out unwritten; the first has index 5"
+        assert (
+            slot.unwritten(0, [torch.zeros(7)])
+            == "the kernel left 2 of 7 elements of out unwritten; the first has index 5"
+        )
         slot.outputs[0][5:] = 1.0
-        assert slot.unwritten(0) is None
+        assert slot.unwritten(0, [torch.zeros(7)]) is None
         assert slot.damaged_redzone() is None
         beyond = torch.as_strided(slot.outputs[0], (1,), (1,), slot.outputs[0].storage_offset() + 7)
         beyond.fill_(3.0)

@@ -376,6 +376,46 @@ def test_what_a_module_returns_is_not_copied_by_its_runner(bench: ModuleBench) -
     assert verdict.correct == (bench.language == "cpp"), (verdict.status, verdict.reason)
 
 
+KEY_CACHE = """
+import torch
+class {name}(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.randn(4, 64, 16))
+        self.register_buffer("place", torch.tensor([20]))
+    def forward(self, query, key):
+        self.keys.index_copy_(1, self.place, key[:, None])  # fails if place is out of bounds
+        self.place += 1
+        return torch.einsum("hd,htd->ht", query, self.keys)
+def get_inputs():
+    return [torch.randn(4, 16) for _ in range(2)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_kernel_that_appends_to_a_cache_is_called_once_per_load(bench: ModuleBench, tmp_path: Path) -> None:
+    bench.open(KEY_CACHE.format(name="Model"), "cache", tmp_path)
+    verdict = bench.judge(KEY_CACHE.format(name="ModelNew"))
+    bench.go_back()
+    assert verdict.correct, verdict.reason
+
+
+def test_a_module_that_returns_the_same_memory_in_every_call_is_told_so(bench: ModuleBench) -> None:
+    reuses = "self.kept = getattr(self, 'kept', out)\nself.kept.copy_(out)\nout = self.kept"
+    verdict = bench.judge(softmax(after=reuses))
+    assert verdict.correct == (bench.language == "cu"), "on a GPU, the runner copies each result"
+    assert bench.language == "cu" or "forward returned the same memory in two calls" in verdict.reason
+
+
+def test_an_empty_output_beside_another_is_no_obstacle(bench: ModuleBench, tmp_path: Path) -> None:
+    source = MANY_OUTPUTS.replace("[x + i for i in range(63)]", "x[:0].view(0, 7).clone(), x * 2")
+    bench.open(source.format(name="Model"), "empty", tmp_path)
+    verdict = bench.judge(source.format(name="ModelNew"))
+    bench.go_back()
+    assert verdict.correct, verdict.reason
+
+
 MANY_OUTPUTS = """
 import torch
 class {name}(torch.nn.Module):
