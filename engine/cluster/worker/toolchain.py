@@ -92,7 +92,9 @@ class Toolchain:
                     "toolkit, set NVCC to the path of its nvcc)"
                 )
             why = why.rstrip(".")
-            failure = f"{compiler} cannot build a small kernel: {why}. {remedy}, then type there: kernel-tui doctor"
+            failure = (
+                f"{compiler} cannot build a small kernel: {why}. {remedy}, then run on that host: kernel-tui doctor"
+            )
         if failure and failure != self._failure:
             _log.warning("this host cannot judge: %s", failure)
         self._failure = failure

@@ -101,7 +101,9 @@ def _kernel(
     own = [idea for idea in state.ideas.values() if idea.problem == problem.id]
     idea = state.ideas.get(node or "") or (own[-1] if own else None)
     if idea is None:
-        raise NothingToAsk(f"{problem.id} has no idea to write a kernel for; add one with: kernel-tui seed-idea")
+        raise NothingToAsk(
+            f"{problem.id} has no ideas yet, so there is no kernel to write; add an idea with: kernel-tui seed-idea"
+        )
     written = {state.variants[name].data.get(NUMBER) for name in idea.variants}
     number = next(n for n in range(len(written) + 1) if n not in written)
     parent = state.variants.get(idea.parent or "")

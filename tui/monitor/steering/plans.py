@@ -227,7 +227,7 @@ def _count(number: int, noun: str) -> str:
 class History(Struct):
     """The requests that the user can undo and redo, oldest first. Only the engine's answers change the history.
 
-    While an undo or redo waits for its answer, the next undo or redo takes the next step.
+    An undo or redo skips steps whose undo or redo is still unanswered.
     """
 
     _steps: list[Step] = field(default_factory=list)

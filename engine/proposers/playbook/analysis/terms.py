@@ -79,7 +79,9 @@ def load(tensor: str, shape: Shape) -> Term:
 def positions(size: int) -> Term:
     """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent these numbers."""
     if size > _LARGEST_POSITION:
-        raise Unsupported(f"the model counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
+        raise Unsupported(
+            f"the model needs integers up to {size}, but fp32 represents each integer only up to {_LARGEST_POSITION}"
+        )
     return Term("position", (size,))
 
 
