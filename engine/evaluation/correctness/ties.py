@@ -17,7 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.evaluation.judge_policy import CorrectnessPolicy
 
 _aten = torch.ops.aten
-_CHOOSE = {_aten.topk, _aten.sort, _aten.argmax, _aten.argmin, _aten.max, _aten.min}
+_ALONE = {_aten.argmax, _aten.argmin}
+"""Operators that return only indices. All other operators in ``_CHOOSE`` return values and indices, or only values."""
+_CHOOSE = _ALONE | {_aten.topk, _aten.sort, _aten.max, _aten.min}
+_CHOOSE |= {_aten.median, _aten.nanmedian, _aten.kthvalue, _aten.mode}
 _FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
 """Operators that return the index of the first of several equal values, according to PyTorch's documentation."""
 
@@ -98,14 +101,11 @@ class _Choices(TorchDispatchMode):
     ) -> Any:
         answer = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
-        indices = answer if isinstance(answer, torch.Tensor) else answer[-1] if isinstance(answer, tuple) else None
-        # The operator returned values without indices.
-        if packet in (_aten.max, _aten.min) and not isinstance(answer, tuple):
-            return answer
-        if packet in _CHOOSE and isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
+        if packet in _CHOOSE and (packet in _ALONE or isinstance(answer, tuple)):
+            indices = answer if packet in _ALONE else answer[-1]
             given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
             given |= kwargs or {}
-            dim = given.get("dim", None if packet in (_aten.argmax, _aten.argmin) else -1)
+            dim = given.get("dim", None if packet in _ALONE else -1)
             first = packet in _FIRST or bool(given.get("stable"))
             self._found.append(_Chosen(indices, given["self"].clone(), dim, first))
         return answer

@@ -68,6 +68,33 @@ def test_of_equal_values_that_are_given_topk_names_any_and_argmax_the_first(quan
     assert not passes(lambda x: tuple(x.max(1)), lambda x: [one[:, 0] for one in last_first(x, 1)], few)
 
 
+@pytest.mark.parametrize(
+    "choose", [lambda x: x.median(1), lambda x: x.nanmedian(1), lambda x: x.kthvalue(400, 1), lambda x: x.mode(1)]
+)
+def test_median_kthvalue_and_mode_name_any_of_equal_values(choose: Model, quantised: torch.Tensor) -> None:
+    few = quantised.round()
+
+    def first(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        values = choose(x)[0]
+        return values, (x == values[:, None]).int().argmax(1)
+
+    def last(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        values, indices = first(x.flip(1))
+        return values, 999 - indices
+
+    assert not torch.equal(first(few)[1], last(few)[1])
+    assert passes(choose, first, few) and passes(choose, last, few)
+    assert not passes(choose, lambda x: (first(x)[0], (first(x)[1] + 1) % 1000), few)
+
+
+def test_a_median_without_indices_is_taken_exactly(quantised: torch.Tensor) -> None:
+    def model(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [x.round().long().median(), x.round().long().max()]
+
+    assert passes(model, model, quantised)
+    assert not passes(model, lambda x: [one + 1 for one in model(x)], quantised)
+
+
 def test_a_kernel_that_rounds_less_may_route_to_other_experts() -> None:
     torch.manual_seed(0)
     experts = torch.randn(64, 32)
