@@ -25,7 +25,8 @@ from engine.evaluation.inputs.reference import Reference
 from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.problem.model import named_weights
 
-_COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, *_INTEGERS)
 """Dtypes of the outputs that the fp64 run may accept. Outputs in all other dtypes must equal eager's outputs."""
 
 

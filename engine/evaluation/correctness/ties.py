@@ -8,7 +8,7 @@ to which the indices refer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Choice:
     def is_tied(self, out: torch.Tensor, chosen: torch.Tensor, tolerance: float, policy: CorrectnessPolicy) -> bool:
         """Return whether the values at indices ``out`` and at eager's indices ``chosen`` are equal, up to rounding."""
         dim = -1 if self.dim is None else self.dim
+        out, chosen = out.long(), chosen.long()
         rounded, exact = (one.reshape(-1) if self.dim is None else one for one in (self.eager, self.exact))
         if out.dim() < rounded.dim():
             out, chosen = out.unsqueeze(dim), chosen.unsqueeze(dim)
@@ -108,10 +109,14 @@ class _Choices(TorchDispatchMode):
             dim = given.get("dim", None if packet in _ALONE else -1)
             first = packet in _FIRST or bool(given.get("stable"))
             self._found.append(_Chosen(indices, given["self"].clone(), dim, first))
+        elif packet is _aten._to_copy and not answer.is_floating_point() and (cast := self.of(args[0])) is not None:
+            self._found.append(replace(cast, indices=answer))
         return answer
 
     def of(self, output: torch.Tensor) -> _Chosen | None:
-        """Return the values to which ``output`` refers, or None if no recorded operator returned ``output``."""
+        """Return the values to which ``output`` refers, or None if ``output`` is neither the result of a recorded
+        operator nor a copy of that result in another integer dtype.
+        """
         is_it = [
             one.indices.data_ptr() == output.data_ptr() and one.indices.shape == output.shape for one in self._found
         ]

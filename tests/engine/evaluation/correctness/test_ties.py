@@ -87,6 +87,21 @@ def test_median_kthvalue_and_mode_name_any_of_equal_values(choose: Model, quanti
     assert not passes(choose, lambda x: (first(x)[0], (first(x)[1] + 1) % 1000), few)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_indices_may_have_another_integer_dtype(saturated: torch.Tensor, dtype: torch.dtype) -> None:
+    def model(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [torch.topk(torch.sigmoid(x), 5)[1].to(dtype)]
+
+    def without_sigmoid(x: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [torch.topk(x, 5)[1].to(dtype)]
+
+    few = saturated[:, :200]
+    assert not torch.equal(model(few)[0], without_sigmoid(few)[0])
+    assert passes(model, without_sigmoid, few)
+    assert not passes(model, lambda x: [(without_sigmoid(x)[0] + 1) % 200], few)
+    assert not passes(lambda x: [model(x)[0] + 1], lambda x: [without_sigmoid(x)[0] + 1], few)
+
+
 def test_a_median_without_indices_is_taken_exactly(quantised: torch.Tensor) -> None:
     def model(x: torch.Tensor) -> Sequence[torch.Tensor]:
         return [x.round().long().median(), x.round().long().max()]
