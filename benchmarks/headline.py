@@ -436,7 +436,7 @@ def measure_column(column: str, settings: JudgeSettings) -> None:
             limits = comparison.Tolerances(full, 1e-2)
             exact = partial(judged.trial_in_double, trial, slot)
             meets[name] = comparison.compare(outputs, expected, limits).problem is None or (
-                compare_in_double(outputs, expected, exact, limits) is not None
+                compare_in_double(outputs, expected, exact, limits).problem is None
             )
         least_s = POLICY.device.compiled_s if column in ("compile", "max_autotune") else 0.0
         timing = time_repeatedly(judged.device, partial(judged.forward_on, slot), least_s)

@@ -682,6 +682,11 @@ class CorrectnessPolicy(Struct, frozen=True):
 
     A single run may move the inputs in a direction that hardly changes the element.
     """
+    nearby_choosing: int = 16
+    """Number of these runs if the model computes with indices of its largest, smallest or sorted values.
+
+    A run made the same choice as the kernel in 37% to 53% of all near ties of a router.
+    """
     nearby_steps: int = 32
     """Distance of nearby inputs, in rounding steps of fp32 or fp64.
 

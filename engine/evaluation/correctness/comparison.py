@@ -19,6 +19,7 @@ from engine.evaluation.judge_policy import POLICY
 
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Number of elements to compare at a time; on a CPU, this many fit in the caches."""
+CHANGED = "another process changed the output during the comparison"
 _SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
 _TOGETHER = POLICY.correctness.compared_together
 
@@ -60,7 +61,7 @@ def compare(
 ) -> Comparison:
     """Compare all outputs with the reference's outputs, in order. ``names``: the names of the outputs in messages."""
     tolerances = tolerance if isinstance(tolerance, Tolerances) else Tolerances(tolerance, tolerance)
-    names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
+    names = names_of(outputs, names)
     worst_abs, worst_rel, finite = 0.0, 0.0, True
     compared = list(zip(names, outputs, expected, strict=True))
     # A boolean's byte may be neither 0 nor 1.
@@ -76,6 +77,11 @@ def compare(
         if one.problem is not None:
             return Comparison(f"{name}: {one.problem}", worst_abs, worst_rel, finite)
     return Comparison(None, worst_abs, worst_rel, finite)
+
+
+def names_of(outputs: Sequence[torch.Tensor], names: Sequence[str] = ()) -> Sequence[str]:
+    """Return ``names``, or default names of the outputs if there are none."""
+    return names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
 
 
 def _errors_if_right(
@@ -209,8 +215,8 @@ def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: floa
     relative = error / (want.double().abs() + rms)
     bad = ~(relative <= tolerance)
     places = bad.reshape(-1).nonzero()
-    if places.numel() == 0:  # Another process changed the output after the comparison.
-        return Comparison("another process changed the output during the comparison", math.inf, math.inf)
+    if places.numel() == 0:
+        return Comparison(CHANGED, math.inf, math.inf)
     first = int(places[0])
     got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
     share = int(bad.sum()) / out.numel()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from engine.evaluation.judge_policy import CorrectnessPolicy
 
@@ -73,15 +74,18 @@ class Choice:
 
 def choices_of(
     in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
-) -> tuple[Sequence[torch.Tensor], list[Choice | None]]:
-    """Return the fp64 outputs, and the values to which any output indices refer."""
+) -> tuple[Sequence[torch.Tensor], list[Choice | None], bool]:
+    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with
+    indices of its largest, smallest or sorted values.
+    """
     with _Choices() as exact:
         outputs = in_double()
     if all(output.is_floating_point() for output in outputs):
-        return outputs, [None] * len(outputs)
+        return outputs, [None] * len(outputs), exact.are_used
     with _Choices() as eager:
         eagers = in_eager()
-    return outputs, [_choice(eager.of(own), exact.of(output)) for own, output in zip(eagers, outputs, strict=True)]
+    choices = [_choice(eager.of(own), exact.of(output)) for own, output in zip(eagers, outputs, strict=True)]
+    return outputs, choices, exact.are_used
 
 
 def _choice(eager: _Chosen | None, exact: _Chosen | None) -> Choice | None:
@@ -91,15 +95,23 @@ def _choice(eager: _Chosen | None, exact: _Chosen | None) -> Choice | None:
 
 
 class _Choices(TorchDispatchMode):
-    """Record the values to which returned indices refer, for all operators that run while the mode is active."""
+    """Record the values to which returned indices refer, for all operators that run while the mode is active.
+
+    ``are_used``: whether an operator used recorded indices.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.are_used = False
         self._found: list[_Chosen] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not self.are_used and self._found:
+            memory = {one.indices.untyped_storage().data_ptr() for one in self._found}
+            given_tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
+            self.are_used = any(one.untyped_storage().data_ptr() in memory for one in given_tensors)
         answer = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         if packet in _CHOOSE and (packet in _ALONE or isinstance(answer, tuple)):

@@ -115,8 +115,9 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
             outputs = judged.run(slot)
         expected, exact = trial.expected[: len(slot.outputs)], partial(judged.trial_in_double, trial, slot)
         found = comparison.compare(outputs, expected, tolerance)
-        tolerances = comparison.Tolerances(tolerance, tolerance)
-        if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
+        if found.problem is not None:
+            found = compare_in_double(outputs, expected, exact, comparison.Tolerances(tolerance, tolerance))
+        if found.problem is not None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
         forward = _calls(judged, buffers)

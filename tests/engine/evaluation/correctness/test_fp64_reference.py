@@ -32,15 +32,15 @@ def attention() -> Pair:
 def passes(
     out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None, tolerances: Tolerances = TOLERANCES
 ) -> bool:
-    right = None if exact is None else ExactOutputs([exact], [None], POLICY.correctness)
-    return compare_in_double([out], [eager], lambda: right, tolerances) is not None
+    right = None if exact is None else ExactOutputs([exact], [None], False, POLICY.correctness)
+    return compare_in_double([out], [eager], lambda: right, tolerances).problem is None
 
 
 def test_a_kernel_that_rounds_once_is_right(attention: Pair) -> None:
     eager, exact = attention
-    right = ExactOutputs([exact], [None], POLICY.correctness)
+    right = ExactOutputs([exact], [None], False, POLICY.correctness)
     found = compare_in_double([exact.bfloat16()], [eager], lambda: right, TOLERANCES)
-    assert found is not None and found.max_rel_error < 0.01
+    assert found.problem is None and found.max_rel_error < 0.01
     assert not passes(exact.bfloat16(), eager, None)
 
 
@@ -161,13 +161,23 @@ def test_parts_do_not_change_the_decision(
     eager, beside = ((exact * (1 + 0.02 * torch.randn_like(exact))).half() for _ in range(2))
     out = exact.half()
     out[-1] += off
-    right = ExactOutputs([exact], [None], POLICY.correctness, lambda: [beside] if nearby else None)
+    right = ExactOutputs([exact], [None], False, POLICY.correctness, lambda: [beside] if nearby else None)
 
     def errors() -> tuple[float, float] | None:
         found = compare_in_double([out], [eager], lambda: right, TOLERANCES)
-        return None if found is None else (found.max_abs_error, found.max_rel_error)
+        return None if found.problem is not None else (found.max_abs_error, found.max_rel_error)
 
     whole = errors()
     assert (whole is None) == (off > 0)
     monkeypatch.setitem(CHUNK, "cpu", 7)
     assert errors() == whole
+
+
+def test_the_comparison_names_the_output_that_is_wrong(attention: Pair) -> None:
+    eager, exact = attention
+    right = ExactOutputs([exact, exact], [None, None], False, POLICY.correctness)
+    for wrong in range(2):
+        outputs = [exact.bfloat16(), exact.bfloat16()]
+        outputs[wrong] = outputs[wrong] * 1.5
+        found = compare_in_double(outputs, [eager, eager], lambda: right, TOLERANCES)
+        assert found.problem is not None and found.problem.startswith(f"out{wrong}:")

@@ -11,6 +11,7 @@ import torch
 from engine.evaluation.correctness.comparison import KERNELBENCH
 from engine.evaluation.correctness.fp64_reference import ExactOutputs, compare_in_double
 from engine.evaluation.correctness.output_validation import Answers
+from engine.evaluation.correctness.ties import choices_of
 from engine.evaluation.correctness.trials import JudgedProblem, Trial
 from engine.evaluation.judge_device import JudgeDevice
 from engine.evaluation.judge_policy import POLICY
@@ -123,9 +124,50 @@ def test_only_the_ill_conditioned_element_may_be_off() -> None:
         runs.clear()
         out = eager.clone()
         out[place] += error
-        right = ExactOutputs([exact], [None], POLICY.correctness, nearby)
-        return compare_in_double([out], [eager], lambda: right, KERNELBENCH) is not None
+        right = ExactOutputs([exact], [None], False, POLICY.correctness, nearby)
+        return compare_in_double([out], [eager], lambda: right, KERNELBENCH).problem is None
 
     assert passes(7, 9e-3) and len(runs) == 1
     assert not passes(7, 2e-2) and len(runs) == POLICY.correctness.nearby
     assert not passes(8, 9e-3) and len(runs) == 2  # far beyond what nearby inputs change
+
+
+def test_a_model_that_chooses_needs_more_runs_to_show_a_near_tie() -> None:
+    exact = torch.randn(1000, dtype=torch.float64)
+    eager, runs = exact.float(), []
+
+    def nearby() -> list[torch.Tensor]:
+        runs.append(1)
+        moved = eager.clone()
+        if len(runs) == 10:
+            moved[7] = 3.0  # another expert
+        return [moved]
+
+    def passes(place: int, chooses: bool) -> bool:
+        runs.clear()
+        out = eager.clone()
+        out[place] = 3.0 * (1 + 1e-6)
+        right = ExactOutputs([exact], [None], chooses, POLICY.correctness, nearby)
+        return compare_in_double([out], [eager], lambda: right, KERNELBENCH).problem is None
+
+    assert passes(7, chooses=True) and len(runs) == 10
+    assert not passes(8, chooses=True) and len(runs) == POLICY.correctness.nearby_choosing
+    assert not passes(7, chooses=False) and len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "chooses"),
+    [
+        (lambda x: [torch.zeros_like(x).scatter_(1, x.topk(2)[1], 1.0)], True),
+        (lambda x: [x[x.argmax(1)]], True),
+        (lambda x: [x.gather(1, x.argsort(1)[:, :3])], True),
+        (lambda x: list(x.topk(2)), False),
+        (lambda x: [x.max(1)[0].exp(), x.sort(1)[0] + 1, x.median()], False),
+        (lambda x: [x.relu().sum(1)], False),
+    ],
+)
+def test_a_model_chooses_if_it_computes_with_indices(
+    model: Callable[[torch.Tensor], list[torch.Tensor]], chooses: bool
+) -> None:
+    x = torch.randn(8, 8)
+    assert choices_of(lambda: model(x), lambda: model(x.double()))[2] is chooses
