@@ -485,6 +485,8 @@ class InputPolicy(Struct, frozen=True):
     """Number of elements per moved element, after the judge swaps blocks."""
     most_exchanged: int = 1 << 15
     """Maximum number of elements that change position."""
+    separate_rows: int = 8
+    """Maximum length of an integer input's first dimension for which each slice has its own order."""
     least_structured: int = 64
     """Minimum number of elements in a structured input. With fewer elements, structure may arise by chance."""
     few_values: int = 16

@@ -14,12 +14,14 @@ import torch
 
 from engine.evaluation.judge_policy import POLICY
 
-Order = Literal["constant", "sorted", "distinct", "free"]
-"""The property that new values keep:
+RowOrder = Literal["constant", "ascending", "descending", "distinct", "distinct_rows", "free"]
+Order = RowOrder | tuple[RowOrder, ...]
+"""The property that new values keep, or one property for each slice of the first dimension:
 
 ``constant``: the values are equal in every draw and stay unchanged.
-``sorted``: the values ascend along the last dimension.
+``ascending``, ``descending``: the values are sorted along the last dimension.
 ``distinct``: no value occurs twice, as in a permutation.
+``distinct_rows``: no value occurs twice along the last dimension.
 ``free``: the values lie within the drawn range.
 """
 
@@ -34,16 +36,35 @@ def is_discrete(tensor: torch.Tensor) -> bool:
 
 
 def order_of(first: torch.Tensor, second: torch.Tensor) -> Order:
-    """Return the property that two draws of one input share. The judge assumes that the model needs this property."""
+    """Return the property that two draws of one input share. The judge assumes that the model needs this property.
+
+    The rows of a small matrix may have different meanings: for example, only the targets of a list of edges are sorted.
+    """
+    order = _row_order(first, second)
+    if order in ("constant", "ascending", "descending") or first.dim() < 2:
+        return order
+    if first.shape[0] > _INPUTS.separate_rows or first.shape[-1] < _INPUTS.least_sorted:
+        return order
+    rows = tuple(_row_order(*pair) for pair in zip(first, second, strict=True))
+    needed = {"free"} if order == "free" else {"free", "distinct", "distinct_rows"}
+    return order if needed.issuperset(rows) else rows
+
+
+def _row_order(first: torch.Tensor, second: torch.Tensor) -> RowOrder:
     if torch.equal(first, second):
         return "constant"
     draws = (first, second)
     if first.dtype == torch.bool or first.numel() < 2:
         return "free"
-    if first.shape[-1] > 1 and all(bool((draw[..., 1:] >= draw[..., :-1]).all()) for draw in draws):
-        return "sorted"
+    if first.shape[-1] > 1:
+        if all(bool((draw[..., 1:] >= draw[..., :-1]).all()) for draw in draws):
+            return "ascending"
+        if all(bool((draw[..., 1:] <= draw[..., :-1]).all()) for draw in draws):
+            return "descending"
     if all(draw.unique().numel() == draw.numel() for draw in draws):
         return "distinct"
+    if first.shape[-1] > 1 and not any(bool((draw.sort(-1).values.diff() == 0).any()) for draw in draws):
+        return "distinct_rows"
     return "free"
 
 
@@ -51,10 +72,12 @@ def mirrored(drawn: torch.Tensor, order: Order) -> torch.Tensor:
     """Return ``low + high - x`` within the drawn range, or ``not x`` for booleans."""
     if order == "constant" or drawn.numel() == 0:
         return drawn
+    if isinstance(order, tuple):
+        return torch.stack([mirrored(*row) for row in zip(drawn, order, strict=True)])
     if drawn.dtype == torch.bool:
         return ~drawn
     made = drawn.min() + drawn.max() - drawn
-    return made.flip(-1) if order == "sorted" else made
+    return made.flip(-1) if order in ("ascending", "descending") else made
 
 
 def shuffle_into(
@@ -62,13 +85,26 @@ def shuffle_into(
 ) -> None:
     """Fill ``target`` with values from two draws, in an arrangement that occurs in neither draw.
 
-    All three tensors are contiguous and have the same shape. The function swaps whole blocks between the draws, which
-    costs no more than loading the draws. The function then swaps random elements, so that a kernel cannot derive sums
-    over the blocks from partial sums of the draws.
+    All three tensors are contiguous and have the same shape. Values that are sorted, or distinct in each row, stay in
+    their row. Otherwise, the function swaps whole blocks between the draws, which costs no more than loading the draws.
+    The function then swaps random elements, so that a kernel cannot derive sums over the blocks from partial sums of
+    the draws.
     """
+    if isinstance(order, tuple):
+        for row in zip(target, own, other, order, strict=True):
+            shuffle_into(*row, draw)
+        return
     count = own.numel()
     if order == "constant" or count < 2:
         target.copy_(own if order == "constant" or draw.random() < 0.5 else other)
+        return
+    if order in ("ascending", "descending", "distinct_rows"):
+        generator = torch.Generator(own.device).manual_seed(draw.getrandbits(48))
+        if order == "distinct_rows":
+            target.copy_(_distinct_in_rows(own, other, generator))
+            return
+        chosen = torch.randint(2, own.shape, generator=generator, device=own.device, dtype=torch.bool)
+        target.copy_(torch.where(chosen, own, other).sort(dim=-1, descending=order == "descending").values)
         return
     flat, mine, theirs = target.view(-1), own.view(-1), other.view(-1)
     if count <= _INPUTS.few_integers:
@@ -77,13 +113,19 @@ def shuffle_into(
             return
         chosen = torch.tensor([draw.random() < 0.5 for _ in range(count)], device=own.device)
         flat.copy_(torch.where(chosen, mine, theirs))
-    else:
-        cut = draw.randrange(1, count)
-        flat[:cut].copy_((mine if order == "distinct" else theirs)[count - cut :])
-        flat[cut:].copy_(mine[: count - cut])
-        _exchange(flat, draw)
-    if order == "sorted":
-        target.copy_(target.sort(dim=-1).values)
+        return
+    cut = draw.randrange(1, count)
+    flat[:cut].copy_((mine if order == "distinct" else theirs)[count - cut :])
+    flat[cut:].copy_(mine[: count - cut])
+    _exchange(flat, draw)
+
+
+def _distinct_in_rows(own: torch.Tensor, other: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return random values of both draws, distinct along the last dimension and in random order."""
+    values = torch.cat([own, other], -1).sort(-1).values
+    keys = torch.rand(values.shape, generator=generator, device=values.device)
+    keys[..., 1:].masked_fill_(values.diff() == 0, -1.0)  # Repeated values come last.
+    return values.gather(-1, keys.argsort(-1, descending=True)[..., : own.shape[-1]])
 
 
 def _exchange(flat: torch.Tensor, draw: random.Random) -> None:

@@ -11,10 +11,19 @@ from engine.evaluation.inputs.integers import Order, mirrored, order_of, shuffle
 
 DRAWS: dict[Order, tuple[str, str]] = {
     "free": ("torch.randint(0, 1000, (50, 40))", "torch.randint(0, 1000, (50, 40))"),
-    "sorted": ("torch.randint(0, 9, (50, 40)).sort().values", "torch.randint(0, 9, (50, 40)).sort().values"),
+    "ascending": ("torch.randint(0, 9, (50, 40)).sort().values", "torch.randint(0, 9, (50, 40)).sort().values"),
     "distinct": ("torch.randperm(500)", "torch.randperm(500)"),
     "constant": ("torch.ones(5, 5).tril().bool()", "torch.ones(5, 5).tril().bool()"),
 }
+
+BY_ROW: dict[Order, str] = {
+    "descending": "torch.randint(9, (50, 40)).sort(descending=True).values",
+    "distinct_rows": "torch.stack([torch.randperm(90)[:40] for _ in range(50)])",
+    ("ascending", "free"): "torch.stack([torch.randint(9, (500,)).sort().values, torch.randint(50, (500,))])",
+    ("constant", "distinct"): "torch.stack([torch.arange(500), torch.randperm(500)])",
+    ("descending", "distinct"): "torch.stack([torch.randperm(900)[:500].sort().values.flip(0), torch.randperm(500)])",
+}
+DRAWS |= {order: (text, text) for order, text in BY_ROW.items()}
 
 
 def drawn(order: Order) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,7 +38,7 @@ def test_what_holds_in_every_draw_is_seen(order: Order) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 2000])
-@pytest.mark.parametrize("order", ["free", "sorted", "distinct"])
+@pytest.mark.parametrize("order", ["free", "ascending", "distinct"])
 def test_mixtures_stay_in_range_and_order(order: Order, size: int) -> None:
     first, second = (tensor.reshape(-1)[:size].contiguous() for tensor in drawn(order))
     target = torch.full_like(first, -1)
@@ -38,12 +47,35 @@ def test_mixtures_stay_in_range_and_order(order: Order, size: int) -> None:
 
     known = set(first.tolist()) if order == "distinct" else {*first.tolist(), *second.tolist()}
     assert set(target.tolist()) <= known
-    if order == "sorted":
+    if order == "ascending":
         assert torch.equal(target, target.sort().values)
     if order == "distinct":
         assert target.unique().numel() == target.numel()
     if size > 100 and order == "free":
         assert not torch.equal(target, first) and not torch.equal(target, second)
+
+
+@pytest.mark.parametrize("order", list(BY_ROW))
+def test_each_row_keeps_its_order_and_its_values(order: Order) -> None:
+    first, second = drawn(order)
+    mixtures = [torch.empty_like(first) for _ in range(3)]
+    for mixture, seed in zip(mixtures, (1, 2, 2), strict=True):
+        shuffle_into(mixture, first, second, order, random.Random(seed))
+
+    assert order_of(*mixtures[:2]) == order and torch.equal(*mixtures[1:])
+    assert order_of(mirrored(first, order), mirrored(second, order)) == order
+    for mixed, *draws in zip(mixtures[0], first, second, strict=True):
+        assert set(mixed.tolist()) <= {value for draw in draws for value in draw.tolist()}
+    assert not any(torch.equal(mixtures[0], draw) for draw in (first, second))
+
+
+def test_many_permutations_stay_permutations() -> None:
+    draws = [torch.rand(2000, 500).argsort(-1) for _ in range(2)]
+    target = torch.empty_like(draws[0])
+
+    shuffle_into(target, *draws, "distinct_rows", random.Random(1))
+
+    assert torch.equal(target.sort(-1).values, torch.arange(500).expand(2000, 500))
 
 
 def test_a_constant_mask_is_left_alone() -> None:
@@ -56,12 +88,12 @@ def test_a_constant_mask_is_left_alone() -> None:
 
 
 def test_the_mirror_keeps_range_and_order() -> None:
-    for order in ("free", "sorted", "distinct"):
+    for order in ("free", "ascending", "distinct"):
         tensor, _ = drawn(order)
         image = mirrored(tensor, order)
         assert (image.min(), image.max()) == (tensor.min(), tensor.max())
         assert not torch.equal(image, tensor)
-        if order == "sorted":
+        if order == "ascending":
             assert torch.equal(image, image.sort(dim=-1).values)
     assert torch.equal(mirrored(torch.tensor([True, False]), "free"), torch.tensor([False, True]))
 
