@@ -480,13 +480,13 @@ class InputPolicy(Struct, frozen=True):
     would overflow.
     """
     few_integers: int = 16
-    """Maximum number of integers that the judge draws one by one; for larger tensors, it swaps blocks."""
+    """Maximum number of integers that the judge draws one by one; for larger tensors, it takes blocks."""
     exchanged_one_in: int = 16
-    """Number of elements per moved element, after the judge swaps blocks."""
+    """Number of elements per moved or exchanged element."""
     most_exchanged: int = 1 << 15
-    """Maximum number of elements that change position."""
+    """Maximum number of elements that the judge moves or exchanges one by one."""
     separate_rows: int = 8
-    """Maximum length of an integer input's first dimension for which each slice has its own order."""
+    """Maximum number of rows or columns of an integer input that have an order or a range of their own."""
     least_structured: int = 64
     """Minimum number of elements in a structured input. With fewer elements, structure may arise by chance."""
     few_values: int = 16
