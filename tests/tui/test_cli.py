@@ -358,6 +358,17 @@ def test_build_compiles_without_running(kernel_tui: KernelTui, endless: Path) ->
     assert "bad.cpp:11:12: error: 'nonsense'" in bad.stdout and "kernel.cpp" not in bad.stdout
 
 
+def test_build_replaces_a_file_only_with_force(kernel_tui: KernelTui, endless: Path) -> None:
+    kernel = endless / "good.cpp"
+    kernel.write_text(SCALAR)
+    build = ("build", "good.cpp", "--problem", "softmax.py", "--output", "good.cpp")
+    refused = kernel_tui(*build)
+    assert refused.returncode == ExitCode.USAGE and "good.cpp already exists" in refused.stderr
+    assert kernel.read_text() == SCALAR
+    assert kernel_tui(*build, "--force").returncode == 0
+    assert kernel.read_bytes()[:4] == b"\x7fELF"
+
+
 # A search from start to end
 
 

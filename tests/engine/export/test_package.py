@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.exit_codes import ExitCode
 from engine.export import ExportError
 from engine.export.package.build import built_library, processor_features, write_wheel
 from engine.export.package.tree import PackagedKernel, check_problem, package_tree
@@ -214,6 +215,18 @@ def test_a_wheel_of_the_best_kernel_is_an_operator(session: SessionPaths, tmp_pa
     (wheel,) = tmp_path.glob("relus-*-py3-none-linux_*.whl")
     assert str(wheel) in done.stderr
     assert "all right" in use(unpacked(wheel), USE_RELU)
+
+
+def test_a_wheel_is_replaced_only_with_force(session: SessionPaths, tmp_path: Path) -> None:
+    export = (str(session.directory), "--best", "relu", "--package", "relus", "-o", str(tmp_path))
+    assert command(session, *export).returncode == 0
+    (wheel,) = tmp_path.glob("*.whl")
+    wheel.write_text("the first")
+    refused = command(session, *export)
+    assert refused.returncode == ExitCode.USAGE and f"{wheel} already exists" in refused.stderr
+    assert wheel.read_text() == "the first"
+    assert command(session, *export, "--force").returncode == 0
+    assert zipfile.is_zipfile(wheel)
 
 
 @pytest.fixture(scope="module")

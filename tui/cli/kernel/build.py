@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, json_option, print_json, run_async
+from tui.cli.shared.common import (
+    Failure,
+    cannot_write,
+    checked_arch,
+    force_option,
+    json_option,
+    print_json,
+    refuse_existing,
+    run_async,
+)
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
 from tui.cli.shared.problem_option import PROBLEM
 from tui.console.echo import echo
@@ -27,8 +36,9 @@ if TYPE_CHECKING:
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the shared library to this file."
 )
+@force_option
 @json_option
-def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_json: bool) -> None:
+def build(kernel: Path, problem: str, arch: str | None, output: Path | None, force: bool, as_json: bool) -> None:
     """Compile KERNEL as a search would, without running it. Needs no GPU.
 
     KERNEL is a .cpp or .cu file. Exit code 1: the kernel does not compile.
@@ -43,6 +53,8 @@ def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_
             ExitCode.USAGE,
         )
     no_arch_for_cpp(kernel, language, arch)
+    if output is not None:
+        refuse_existing(output, force=force)
 
     async def compile_it() -> BuildReport:
         import shutil

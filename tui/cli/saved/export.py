@@ -155,7 +155,8 @@ def export(
                 f"--problem applies to a kernel file, {wanted[0]} to a session; give only one of them", ExitCode.USAGE
             )
         _refuse_session(root, source, problem)
-        _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
+        chosen = [_of_file(Path(source), problem, arch or DEFAULT_ARCH)]
+        _export(chosen, package, backward, standalone, output, force=force)
         return
     if package is not None and wanted and {*wanted} <= {"VARIANT", "--best"}:
         wanted = wanted[:1]
@@ -184,7 +185,7 @@ def export(
         else:
             names = [*variants, *(_best_of(state, one) for one in best)]
             chosen = [_of_session(reader, state, name, arch) for name in names]
-            _export(chosen, package, backward, standalone, output)
+            _export(chosen, package, backward, standalone, output, force=force)
 
 
 def _write_sources(state: SessionState, reader: SessionReader, directory: Path, *, force: bool) -> None:
@@ -218,13 +219,19 @@ def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]
 
 
 def _export(
-    chosen: Sequence[Chosen], package: str | None, backward: Sequence[str], standalone: bool, output: str | None
+    chosen: Sequence[Chosen],
+    package: str | None,
+    backward: Sequence[str],
+    standalone: bool,
+    output: str | None,
+    *,
+    force: bool,
 ) -> None:
     from engine.export import ExportError
 
     try:
         if package is not None:
-            _write_package(chosen, package, backward, Path(output or "."))
+            _write_package(chosen, package, backward, Path(output or "."), force=force)
         elif standalone:
             file = output or _standard_output(f"{chosen[0].problem.id}.{chosen[0].language}")
             _write_program(chosen[0], file)
@@ -350,7 +357,12 @@ def _write_program(one: Chosen, file: str) -> None:
         echo(f"compile and run: {compile_command(one.language, one.arch, Path(file))}", err=True)
 
 
-def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[str], directory: Path) -> None:
+def _write_package(
+    chosen: Sequence[Chosen], package: str, backward: Sequence[str], directory: Path, *, force: bool
+) -> None:
+    import shutil
+    import tempfile
+
     from engine.export import ExportError
     from engine.export.package.build import built_library, processor_features, write_wheel
     from engine.export.package.tree import PackagedKernel, check_name, check_problem, package_tree
@@ -381,11 +393,16 @@ def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[st
             )
         tree = package_tree(package, kernels)
         work.say("packing the wheel")
-        try:
-            wheel = write_wheel(tree, directory)
-        except OSError as error:
-            raise cannot_write(directory, error) from None
-    echo(f"wrote {wheel}", err=True)
+        with tempfile.TemporaryDirectory(prefix="kernel-tui-wheel-") as scratch:  # setuptools replaces existing files
+            wheel = write_wheel(tree, Path(scratch))
+            target = directory / wheel.name
+            refuse_existing(target, force=force)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(wheel, target)
+            except OSError as error:
+                raise cannot_write(target, error) from None
+    echo(f"wrote {target}", err=True)
 
 
 def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, str]:
