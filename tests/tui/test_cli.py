@@ -369,6 +369,16 @@ def test_build_replaces_a_file_only_with_force(kernel_tui: KernelTui, endless: P
     assert kernel.read_bytes()[:4] == b"\x7fELF"
 
 
+def test_build_takes_the_problem_of_the_kernel_not_of_the_output(kernel_tui: KernelTui, endless: Path) -> None:
+    best = create_session(endless / "sessions", "demo", "", "config.toml", 0).directory / "best"
+    best.mkdir()
+    (best / "softmax.cpp").write_text(SCALAR)
+    (best.parent / "config.toml").write_text(f"problems = ['{endless / 'softmax.py'}']")
+    done = kernel_tui("build", "sessions/demo/best/softmax.cpp", "--output", "new.so")
+    assert done.returncode == 0, done.stderr
+    assert (endless / "new.so").read_bytes()[:4] == b"\x7fELF"
+
+
 # A search from start to end
 
 

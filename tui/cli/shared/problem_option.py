@@ -86,8 +86,11 @@ def session_of_best(kernel: Path) -> Path | None:
 
 
 def _files(ctx: click.Context | None) -> list[Path]:
-    """Return the files among the command's arguments."""
-    return [given for given in ctx.params.values() if isinstance(given, Path)] if ctx is not None else []
+    """Return the files among the command's arguments, but not the files that options name, such as ``--output``."""
+    if ctx is None:
+        return []
+    arguments = [one.name for one in ctx.command.params if isinstance(one, click.Argument)]
+    return [given for name in arguments if isinstance(given := ctx.params.get(name or ""), Path)]
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
