@@ -26,7 +26,7 @@ from tui.view.activity import owed_of
 from tui.view.next_steps import seeding_words
 from tui.view.prompts import PromptLines
 from tui.view.results import Results, results_of
-from tui.view.source import limits_of
+from tui.view.source import argument_of, limits_of
 
 POLL_S = 0.1
 LIVENESS_S = 0.5
@@ -64,9 +64,10 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
         finally:
             view.close()
         if detached:
+            argument = argument_of(paths)
             echo(
-                f"detached; the search keeps running. Attach: {program()} attach {paths.directory}   "
-                f"Stop: {program()} stop {paths.directory}",
+                f"detached; the search keeps running. Attach: {program()} attach {argument}   "
+                f"Stop: {program()} stop {argument}",
                 err=True,
             )
             return ExitCode.INTERRUPTED
@@ -143,7 +144,7 @@ def _ended(
         )
         return ExitCode.FAILURE
     if live.exit_code is None:
-        _say_end(f"the engine died; its log is {paths.log}. Resume with: kernel-tui resume {paths.directory}")
+        _say_end(f"the engine died; its log is {paths.log}. Resume with: kernel-tui resume {argument_of(paths)}")
         return ExitCode.FAILURE
     code = ExitCode(live.exit_code)
     seeding = "".join(f"\n{line}" for line in seeding_words(state, paths))

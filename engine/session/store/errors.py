@@ -56,8 +56,8 @@ class SessionLocked(SessionError):
     def __init__(self, path: Path, pid: int | None) -> None:
         who = f"engine {pid}" if pid is not None else "another engine"
         super().__init__(
-            f"{path}: {who} is already running this session. To watch it: kernel-tui attach {path.name}; to end it: "
-            f"kernel-tui stop {path.name}",
+            f"{path}: {who} is already running this session. To watch it: kernel-tui attach {path}; to end it: "
+            f"kernel-tui stop {path}",
             path,
         )
         self.pid = pid

@@ -82,8 +82,10 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
 def _of_session(root: Path, session: str, name: str, trust: bool) -> tuple[str, Language, ProblemSpec]:
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
+    from tui.view.source import argument_of
 
-    with SessionReader(find(root, session)) as reader:
+    paths = find(root, session)
+    with SessionReader(paths) as reader:
         state = fold(reader.read(without=("variant_stage", "log_line")))
         if (variant := state.variants.get(name)) is None:
             raise Failure(f"{session}: no kernel {name}{did_you_mean(name, state.variants)}", ExitCode.USAGE)
@@ -92,7 +94,7 @@ def _of_session(root: Path, session: str, name: str, trust: bool) -> tuple[str, 
         if variant.proposer not in ("playbook", "hand") and not trust:
             raise Failure(
                 f"{variant.proposer} wrote {name}, and ncu runs it outside the sandbox, with your permissions. "
-                f"Read it first: kernel-tui show {session} {name} --full. Then add --trust",
+                f"Read it first: kernel-tui show {argument_of(paths)} {name} --full. Then add --trust",
                 ExitCode.USAGE,
             )
         return reader.text(variant.source), variant.language, state.problems[variant.problem].spec

@@ -308,12 +308,13 @@ def _about(state: SessionState, kernel: VariantState, tolerance: SessionToleranc
 def _refuse_session(root: Path, source: str, problem: str) -> None:
     """Raise Failure if ``source`` is a session, to which ``--problem`` does not apply."""
     from engine.session.store import SessionError
+    from tui.view.source import argument_of
 
     with contextlib.suppress(SessionError):
-        find(root, source)
+        paths = find(root, source)
         raise Failure(
             f"{source} is a session, and --problem applies to a kernel file; to export the problem's best kernel: "
-            f"kernel-tui export {source} --best {Path(problem).stem}",
+            f"kernel-tui export {argument_of(paths)} --best {Path(problem).stem}",
             ExitCode.USAGE,
         )
 

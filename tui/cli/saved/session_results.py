@@ -9,7 +9,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.store import Liveness, SessionReader, engine_liveness
 from tui.view.next_steps import how_it_ended
 from tui.view.results import Results, results_of
-from tui.view.source import Limits, limits_of
+from tui.view.source import Limits, argument_of, limits_of
 
 
 class SessionResults(NamedTuple):
@@ -49,7 +49,7 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
         words = (
             engine.message
             if engine.stopped is not None
-            else f"the engine died; resume with: kernel-tui resume {reader.paths.name}"
+            else f"the engine died; resume with: kernel-tui resume {argument_of(reader.paths)}"
         )
         if engine.stopped != "finished":
             by_budget = engine.stopped == "budget"

@@ -32,13 +32,14 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import liveness_of
+    from tui.view.source import argument_of
 
     paths = find(root, session)
     with SessionReader(paths) as reader:
         state = fold(reader.read())
         liveness_of(reader, state)
         if node is None:
-            _show_session(reader, state, session, full=full, as_json=as_json)
+            _show_session(reader, state, argument_of(paths), full=full, as_json=as_json)
         elif node in state.variants:
             _show_variant(reader, state, node, full=full, as_json=as_json)
         elif node in state.ideas:
@@ -47,7 +48,7 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
             _show_problem(reader, state, node, full=full, as_json=as_json)
         else:
             near = did_you_mean(node, [*state.problems, *state.ideas, *state.variants])
-            near = near or f"; list them with: kernel-tui show {session} --full"
+            near = near or f"; list them with: kernel-tui show {argument_of(paths)} --full"
             raise Failure(f"{paths.name}: no problem, idea or kernel {node}{near}", ExitCode.USAGE)
 
 

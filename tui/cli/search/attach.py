@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.shared.common import Failure, find, on_terminal, sessions_option, start_quickly
+from tui.cli.shared.common import Failure, find, list_command, on_terminal, sessions_option, start_quickly
 from tui.console.echo import echo
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def attach(
 
         return run_monitor(paths, read_only=read_only)
     from engine.session.store import engine_liveness, summarize
+    from tui.view.source import argument_of
 
     if not engine_liveness(paths).running:
-        again = (
-            "" if summarize(paths).state == "finished" else f", or resume the search: kernel-tui resume {paths.name}"
-        )
-        raise Failure(f"{paths.name}: no engine is running; show the results: kernel-tui show {paths.name}{again}")
+        argument = argument_of(paths)
+        again = "" if summarize(paths).state == "finished" else f", or resume the search: kernel-tui resume {argument}"
+        raise Failure(f"{paths.name}: no engine is running; show the results: kernel-tui show {argument}{again}")
     from tui.headless.follow import follow
 
     return int(follow(paths, as_json=as_json, stops_on_interrupt=False))
@@ -65,7 +65,7 @@ def _picked(root: Path) -> SessionPaths | None:
     if len(running) == 1:
         return find(root, str(running[0].directory))
     if not on_terminal():
-        raise Failure("name a session; 'kernel-tui sessions' lists them", ExitCode.USAGE)
+        raise Failure(f"name a session; to list them: {list_command(root)}", ExitCode.USAGE)
     from tui.monitor.screens.picker import pick_session
 
     return pick_session(root)

@@ -24,7 +24,7 @@ from engine.session.store import (
     sessions_in,
 )
 from tui.cli.search.watch import Beginning
-from tui.cli.shared.common import Failure, count, find
+from tui.cli.shared.common import Failure, count, find, list_command
 from tui.console.echo import echo
 from tui.text.program import program
 from tui.view.next_steps import (
@@ -179,7 +179,7 @@ def _wait_if_ending(paths: SessionPaths) -> None:
     deadline = time.monotonic() + _END_S
     while (living := engine_liveness(paths)).running:
         if time.monotonic() > deadline:
-            why = living.stall or f"see: kernel-tui show {paths.name}"
+            why = living.stall or f"see: kernel-tui show {argument_of(paths)}"
             raise Failure(f"{paths.name}: the engine has not stopped after {_END_S:g} s; {why}")
         time.sleep(0.05)
 
@@ -293,10 +293,8 @@ def _others_interrupted(older: Sequence[SessionPaths], config: Config) -> str:
     died = sum(one.pid is not None and one.exit_code is None and not one.running for one in living)
     if not died:
         return ""
-    elsewhere = config.sessions.absolute() != Path("sessions").absolute()
-    root = f" --sessions {shlex.quote(str(config.sessions))}" if elsewhere else ""
     was, them = ("session was", "it") if died == 1 else ("sessions were", "them")
-    return f"{died} older {was} interrupted. To list {them}: {program()} sessions{root}"
+    return f"{died} older {was} interrupted. To list {them}: {list_command(config.sessions)}"
 
 
 def _resumed(
@@ -405,7 +403,7 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     if state.finished:
         other = other_end(state, limits_now(state, limits_of(paths)).rounds)
         ended = f" ({other}). More rounds may not continue it; to try" if other else ". Add rounds with"
-        command = f"{program()} resume {paths.name} {option_to_resume(paths, state)}"
+        command = f"{program()} resume {argument_of(paths)} {option_to_resume(paths, state)}"
         return f"{paths.name}: the search is finished{ended}: {command}"
     if (spent := minutes_spent(paths, state)) is None:
         return None

@@ -204,6 +204,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     """Search until the benchmark is complete. If the benchmark is already complete, only write the report."""
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader, engine_liveness
+    from tui.view.source import argument_of
 
     with SessionReader(paths) as reader:
         state = fold(reader.read())
@@ -212,9 +213,8 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
         echo(f"{paths.name} is complete; add --new to search again", err=True)
         return _write(paths, output)
     if not _is_benchmark(paths, state):
-        raise Failure(
-            f"{paths.name} is not a benchmark; to continue it: kernel-tui resume {paths.name}", ExitCode.USAGE
-        )
+        again = f"kernel-tui resume {argument_of(paths)}"
+        raise Failure(f"{paths.name} is not a benchmark; to continue it: {again}", ExitCode.USAGE)
     if state.starts:
         phases = list(state.phases().values())
         echo(f"{paths.name}: continuing; {phases.count('done')} of {len(phases)} problems are done", err=True)
@@ -251,10 +251,11 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
     from tui.bench.report import read_report
     from tui.bench.tables import RULES, facts, totals
     from tui.console.tables import columns, console, drop_columns
+    from tui.view.source import argument_of
 
     report = read_report(paths)
     if not report.problems:
-        raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {paths.name}")
+        raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {argument_of(paths)}")
     directory, files = output or paths.directory / "report", list[Path]()
     if output is not None or not (paths.is_packed or is_bundled(paths)):
         try:

@@ -23,7 +23,10 @@ def replay(session: str, root: Path, speed: float) -> int:
     """
     paths = find(root, session)
     if not on_terminal():
-        raise Failure(f"replay needs a terminal; print the session with: kernel-tui show {paths.name}", ExitCode.USAGE)
+        from tui.view.source import argument_of
+
+        show = f"kernel-tui show {argument_of(paths)}"
+        raise Failure(f"replay needs a terminal; print the session with: {show}", ExitCode.USAGE)
     from tui.monitor.replay import run_replay
 
     return run_replay(paths, speed=speed)

@@ -56,6 +56,7 @@ def start_and_watch(
         return _start_in_monitor(begin, until_idle)
     from engine.daemon.launch import start_engine
     from engine.session.store import SessionPaths
+    from tui.view.source import argument_of
 
     directory, starts, seq, stays_paused = begin()
     paths = SessionPaths.at(directory)
@@ -65,8 +66,8 @@ def start_and_watch(
     if detach:
         doing = "searching in the background"
         if stays_paused:
-            doing = f"still paused, as before the interruption. Unpause: {program()} unpause {paths.directory}"
-        echo(f"{paths.name}: {doing}. Watch: {program()} attach {paths.directory}")
+            doing = f"still paused, as before the interruption. Unpause: {program()} unpause {argument_of(paths)}"
+        echo(f"{paths.name}: {doing}. Watch: {program()} attach {argument_of(paths)}")
         return 0
     _say_where(paths, starts, new=not seq)
     from tui.headless.follow import follow

@@ -18,6 +18,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.console.echo import clean, echo
+from tui.text.program import program
 
 if TYPE_CHECKING:
     from engine.session.store import SessionPaths
@@ -110,6 +111,12 @@ def sessions_root(ctx: click.Context | None) -> Path:
     """Return the sessions directory from ``--sessions``, the environment variable, or the default."""
     given = ctx.params.get("root") if ctx is not None else None
     return Path(given or os.environ.get(SESSIONS_VARIABLE) or SESSIONS)
+
+
+def list_command(root: Path) -> str:
+    """Return the command that lists the sessions in ``root``."""
+    here = root.absolute() == Path(SESSIONS).absolute()
+    return f"{program()} sessions" + ("" if here else f" --sessions {shlex.quote(str(root))}")
 
 
 def session_argument(command: F) -> F:

@@ -77,12 +77,12 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
     from engine.session.store import must_not_be_bundled
     from engine.session.store.errors import of_os
     from engine.session.store.paths import replace_file
+    from tui.view.source import argument_of
 
     must_not_be_bundled(paths)
     if asked:
-        raise Failure(
-            f"{paths.name}: {name} was already sent; answer it with: kernel-tui reply {paths.name} {name} FILE"
-        )
+        reply = f"kernel-tui reply {argument_of(paths)} {name} FILE"
+        raise Failure(f"{paths.name}: {name} was already sent; answer it with: {reply}")
     if not sys.stdin.isatty() and not {"VISUAL", "EDITOR"} & os.environ.keys():
         raise Failure("--edit needs a terminal for the editor, or an $EDITOR that needs none", ExitCode.USAGE)
     edited = click.edit(text, extension=".md")

@@ -35,6 +35,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     from engine.session.records.requests import ChangeBudget, Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
     from tui.view.next_steps import option_to_resume, too_low_limit
+    from tui.view.source import argument_of
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
@@ -46,7 +47,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             raise Failure(f"{paths.name}: no engine is running, and {reason}")
         raise Failure(
             f"{paths.name}: no engine is running to handle this request. Resume the session "
-            + _resumed_by(session, command, option_to_resume(paths, state))
+            + _resumed_by(argument_of(paths), command, option_to_resume(paths, state))
         )
     number = send_request(paths, command, f"{user_name() or f'uid {os.getuid()}'} (command line)")
     answer = wait_handled(paths, number, ANSWER_S, needs_engine=True)
@@ -57,7 +58,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             answer = CommandHandled(command=number, ok=True, message=f"{paths.name} has already ended{why}")
     if answer is None:
         waited = f" after {ANSWER_S:g} s" if live.running else ""
-        fate = _what_becomes_of_it(live, command, shlex.quote(session))
+        fate = _what_becomes_of_it(live, command, argument_of(paths))
         raise Failure(f"{paths.name}: no answer to request {number}{waited}; {fate}")
     code = ExitCode.OK if answer.ok else ExitCode.USAGE if answer.unknown else ExitCode.FAILURE
     if as_json:
@@ -75,7 +76,7 @@ def _resumed_by(session: str, command: Command, option: str) -> str:
     """
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
-    resume = f"kernel-tui resume {shlex.quote(session)}"
+    resume = f"kernel-tui resume {session}"
     if not isinstance(command, ChangeBudget | ChangeShare):
         return f"first: {resume} {option}".rstrip()
     names = ("minutes", "rounds", "dollars", "tokens", "calls")

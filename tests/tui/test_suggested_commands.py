@@ -1,0 +1,79 @@
+"""The commands that messages suggest name the session of the message, also if another session has the same name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from engine.session.records import events as ev
+from engine.session.store import EventWriter, SessionPaths, create_session, find_session
+from engine.session.store.errors import SessionLocked
+from tests.commandline import KernelTui
+
+
+def died(root: Path, name: str = "demo") -> SessionPaths:
+    """Create a session whose engine died."""
+    paths = create_session(root, name, 'problems = ["builtin:quickstart/softmax"]\n', "config.toml", 0)
+    writer = EventWriter(paths)
+    writer.append_all([ev.EngineStarted(pid=1, host="here", version="0", devices=(), sandbox="", resumed=False)])
+    writer.flush(5)
+    writer.close()
+    return paths
+
+
+def named_sessions(said: str) -> list[Path]:
+    """Return the directories that the suggested commands in ``said`` open in the current directory."""
+    found = []
+    commands = r"kernel-tui ((?:show|resume|attach|stop|bench --resume|export) .*?)(?=;|, or|$)"
+    for command in re.findall(commands, said, re.MULTILINE):
+        words = shlex.split(command.replace("--resume ", ""))
+        found.append(find_session(Path("sessions"), words[1]).directory)
+    return found
+
+
+@pytest.fixture(params=["elsewhere"])
+def session(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SessionPaths:
+    """A session whose engine died, and a session of the same name in the current directory's ``sessions/``."""
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    died(here / "sessions")
+    return died(tmp_path / request.param)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show",),
+        ("show", "v9"),
+        ("attach",),
+        ("replay",),
+        ("bench", "--resume"),
+        ("bench", "--report"),
+        ("pause",),
+        ("export", "--problem", "softmax"),
+    ],
+)
+def test_a_suggested_command_names_this_session(
+    tmp_path: Path, session: SessionPaths, arguments: tuple[str, ...]
+) -> None:
+    kernel_tui = KernelTui(tmp_path / "here")
+    first, *others = arguments
+    # The path ends with the name, which alone would mean the other session.
+    given = [*others, "demo"] if first == "bench" else ["demo", *others]
+    done = kernel_tui(first, *given, "--sessions", session.directory.parent)
+    named = named_sessions(done.stdout + done.stderr)
+    assert named and set(named) == {session.directory}, done.stdout + done.stderr
+
+
+def test_resume_lists_the_sessions_where_they_are(tmp_path: Path, session: SessionPaths) -> None:
+    other = died(session.directory.parent, "night")
+    done = KernelTui(tmp_path / "here")("resume", "--sessions", session.directory.parent)
+    assert set(named_sessions(done.stderr)) == {session.directory, other.directory}
+
+
+def test_a_locked_session_is_named_by_its_path(session: SessionPaths) -> None:
+    said = str(SessionLocked(session.directory, 1))
+    assert named_sessions(said) == [session.directory] * 2
