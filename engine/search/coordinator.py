@@ -348,7 +348,7 @@ class Search:
         if self.context.unattended:
             await journal.record(SearchResumed())
             return
-        again = f"To unpause, press P in the monitor, or run: kernel-tui unpause {self.context.paths.directory}"
+        again = f"To unpause, press P in the monitor, or run: kernel-tui unpause {self.context.paths.quoted}"
         text = f"the search is still paused, because it was paused before its engine was interrupted. {again}"
         await journal.record(SearchPaused(kept=True), LogLine(level="warning", text=text))
 
@@ -379,7 +379,7 @@ class Search:
             ending = await self._finish_within_budget()
             if ending is not None and self.context.helpless:
                 reasons = ". ".join(self.context.refused.values())
-                again = f"kernel-tui resume {self.context.paths.directory}"
+                again = f"kernel-tui resume {self.context.paths.quoted}"
                 raise NobodyToAsk(f"all models failed permanently: {reasons}. To resume: {again}")
             return ending
         if self.context.last_rounds:
@@ -392,7 +392,7 @@ class Search:
             return None
         if self.context.unopened:
             which = "; ".join(f"the judge could not open {name}: {why}" for name, why in self.context.unopened.items())
-            raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.directory}")
+            raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.quoted}")
         if not self._needs_person:
             return "finished"
         return "waiting" if self.context.ends_without_person else None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from engine.session.records import events as ev
 from engine.session.store import EventWriter, SessionPaths, create_session, find_session
-from engine.session.store.errors import SessionLocked
+from engine.session.store.errors import SessionLocked, of_sqlite
+from engine.session.store.paths import session_argument
 from tests.commandline import KernelTui
 
 
@@ -34,7 +37,7 @@ def named_sessions(said: str) -> list[Path]:
     return found
 
 
-@pytest.fixture(params=["elsewhere"])
+@pytest.fixture(params=["elsewhere", "another place"])
 def session(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SessionPaths:
     """A session whose engine died, and a session of the same name in the current directory's ``sessions/``."""
     (here := tmp_path / "here").mkdir()
@@ -70,10 +73,23 @@ def test_a_suggested_command_names_this_session(
 
 def test_resume_lists_the_sessions_where_they_are(tmp_path: Path, session: SessionPaths) -> None:
     other = died(session.directory.parent, "night")
-    done = KernelTui(tmp_path / "here")("resume", "--sessions", session.directory.parent)
+    done = KernelTui(tmp_path / "here")("resume", "--sessions", os.path.relpath(session.directory.parent))
+    assert "/../" not in done.stderr
     assert set(named_sessions(done.stderr)) == {session.directory, other.directory}
 
 
 def test_a_locked_session_is_named_by_its_path(session: SessionPaths) -> None:
     said = str(SessionLocked(session.directory, 1))
     assert named_sessions(said) == [session.directory] * 2
+
+
+def test_the_engines_commands_quote_the_session(session: SessionPaths) -> None:
+    assert find_session(Path("sessions"), *shlex.split(session_argument(session.directory))) == session
+    assert find_session(Path("sessions"), *shlex.split(session.quoted)) == session
+
+
+def test_a_path_of_a_damaged_session_is_quoted(session: SessionPaths) -> None:
+    error = sqlite3.DatabaseError("damaged")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    program, database, option = shlex.split(str(of_sqlite(error, session.database)).partition("with: ")[2])
+    assert (program, database, option) == ("sqlite3", str(session.database), ".recover")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -114,7 +115,7 @@ def _meant_by(word: str) -> str:
     from tui.cli.shared.common import sessions_root
 
     if (sessions_root(None) / word / "config.toml").exists():
-        return f" To watch the session: kernel-tui attach {word}"
+        return f" To watch the session: kernel-tui attach {shlex.quote(word)}"
     if word in OTHER_NAMES:
         return f" Did you mean {OTHER_NAMES[word]!r}?"
     near = get_close_matches(word, [*COMMANDS, *map(str, Path().glob("*.toml"))], n=1)

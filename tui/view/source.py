@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -266,9 +267,12 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def argument_of(paths: SessionPaths) -> str:
-    """Return the session's name if ``kernel-tui attach NAME`` works in this directory, or the session's path."""
+    """Return the session's name if ``kernel-tui attach NAME`` works in this directory, or the session's path.
+
+    The result is quoted for a shell command.
+    """
     is_here = paths.directory == Path("sessions").absolute() / paths.name
-    return paths.name if is_here or is_bundled(paths) else str(paths.directory)
+    return shlex.quote(paths.name) if is_here or is_bundled(paths) else paths.quoted
 
 
 def limits_of(paths: SessionPaths) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -55,9 +56,10 @@ class SessionLocked(SessionError):
 
     def __init__(self, path: Path, pid: int | None) -> None:
         who = f"engine {pid}" if pid is not None else "another engine"
+        argument = shlex.quote(str(path))
         super().__init__(
-            f"{path}: {who} is already running this session. To watch it: kernel-tui attach {path}; to end it: "
-            f"kernel-tui stop {path}",
+            f"{path}: {who} is already running this session. To watch it: kernel-tui attach {argument}; to end it: "
+            f"kernel-tui stop {argument}",
             path,
         )
         self.pid = pid
@@ -152,7 +154,7 @@ def not_a_session(path: Path, why: str) -> NotASession:
 def _damaged(path: Path, said: str) -> SessionDamaged:
     return SessionDamaged(
         f"{path}: the database is damaged ({said}). Start a new session, or recover the "
-        f"readable part with: sqlite3 {path} .recover",
+        f"readable part with: sqlite3 {shlex.quote(str(path))} .recover",
         path,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,17 +16,26 @@ _PACKED = f"{_DATABASE}.xz"
 
 
 class SessionPaths(Struct, frozen=True):
-    """The files of ``sessions/NAME/``. Create it with :meth:`at`, which makes ``directory`` absolute."""
+    """The files of ``sessions/NAME/``. Create it with :meth:`at`, which makes ``directory`` absolute and
+    free of ``..``.
+    """
 
     directory: Path
 
     @classmethod
     def at(cls, directory: Path) -> SessionPaths:
-        return cls(directory.absolute())
+        absolute = directory.absolute()
+        # realpath() also replaces symbolic links, whose names users know, so only a path with ".." goes through it.
+        return cls(Path(os.path.realpath(absolute)) if ".." in absolute.parts else absolute)
 
     @property
     def name(self) -> str:
         return self.directory.name
+
+    @property
+    def quoted(self) -> str:
+        """The directory as a word of a shell command."""
+        return shlex.quote(str(self.directory))
 
     @property
     def database(self) -> Path:
@@ -113,7 +123,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def session_argument(directory: Path) -> str:
-    """Return the argument that names a session on a command line. A session in the default directory needs only its
+    """Return the argument that names a session in a shell command. A session in the default directory needs only its
     name.
     """
-    return directory.name if directory.parent.name == "sessions" else str(directory)
+    return shlex.quote(directory.name if directory.parent.name == "sessions" else str(directory))

@@ -216,7 +216,7 @@ def _claim_directory(root: Path, name: str) -> SessionPaths:
         directory = root / (name if number == 1 else f"{name}-{number}")
         try:
             directory.mkdir()
-            return SessionPaths(directory)
+            return SessionPaths.at(directory)
         except FileExistsError:
             number += 1
         except OSError as error:

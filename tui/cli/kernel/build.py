@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -49,7 +50,7 @@ def build(kernel: Path, problem: str, arch: str | None, output: Path | None, for
     if language in MODULES:
         raise Failure(
             f"{kernel}: this command does not compile .py kernels; to judge the kernel: "
-            f"kernel-tui eval {kernel} --problem {problem}",
+            f"kernel-tui eval {shlex.quote(str(kernel))} --problem {shlex.quote(problem)}",
             ExitCode.USAGE,
         )
     no_arch_for_cpp(kernel, language, arch)

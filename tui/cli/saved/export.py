@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -314,7 +315,7 @@ def _refuse_session(root: Path, source: str, problem: str) -> None:
         paths = find(root, source)
         raise Failure(
             f"{source} is a session, and --problem applies to a kernel file; to export the problem's best kernel: "
-            f"kernel-tui export {argument_of(paths)} --best {Path(problem).stem}",
+            f"kernel-tui export {argument_of(paths)} --best {shlex.quote(Path(problem).stem)}",
             ExitCode.USAGE,
         )
 
