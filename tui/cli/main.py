@@ -138,10 +138,18 @@ def cli() -> None:
     """
 
 
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller closed (``>&-``), for which Python has None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  open until the process ends
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with a code from ``engine.exit_codes``."""
     from tui.cli.shared.common import shown_errors
 
+    _open_closed_streams()
     # pydantic would look for plugins in every installed package, which takes as long as its own import.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
     atexit.register(gc.freeze)  # Python would collect all imported objects before it exits, which takes 20 ms.

@@ -61,17 +61,24 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
         view = _view(as_json, paths, reader)
         try:
             detached = _watch(paths, reader, state, view, interrupts, stops_on_interrupt)
+        except OSError:  # Standard output is full, or the process that read it has exited.
+            _say_detached(paths)
+            raise
         finally:
             view.close()
         if detached:
-            argument = argument_of(paths)
-            echo(
-                f"detached; the search keeps running. Attach: {program()} attach {argument}   "
-                f"Stop: {program()} stop {argument}",
-                err=True,
-            )
+            _say_detached(paths)
             return ExitCode.INTERRUPTED
         return _ended(paths, reader, state, as_json, interrupted=bool(interrupts))
+
+
+def _say_detached(paths: SessionPaths) -> None:
+    argument = argument_of(paths)
+    echo(
+        f"detached; the search keeps running. Attach: {program()} attach {argument}   "
+        f"Stop: {program()} stop {argument}",
+        err=True,
+    )
 
 
 def _watch(

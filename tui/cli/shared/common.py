@@ -58,15 +58,37 @@ def shown_errors() -> Iterator[None]:
         echo("interrupted", err=True)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The process that read our output has exited. Redirect stdout, so that the flush at exit does not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The process that read our output has exited.
+        _discard_output()
         sys.exit(ExitCode.FAILURE)
+    except OSError as error:
+        if error.filename is not None or _can_print():
+            raise
+        _discard_output()
+        with contextlib.suppress(OSError):
+            echo(f"Error: cannot write standard output: {error.strerror}", err=True)
+        sys.exit(ExitCode.STORAGE)
     except Exception as error:
         code = _exit_code(error)
         if code is None:
             raise
         echo(clean(f"Error: {error}"), err=True)
         sys.exit(code)
+
+
+def _can_print() -> bool:
+    """Return whether standard output accepts a line break."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """Redirect standard output to the null device, so that the flush at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sessions_to_name(error: click.ClickException) -> str:
