@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session.records.events import LogLine
+from engine.session.records.events import EngineStarted, LogLine
 from engine.session.state.session_state import fold
 from engine.session.store import (
     EventWriter,
@@ -28,13 +28,16 @@ from engine.session.store import (
     list_sessions,
     pack_session,
     quick_check,
+    summarize,
 )
+from engine.session.store.lock import EngineLock
 from engine.session.store.shipped import packed as packing
-from engine.session.store.shipped.packing import without_prefix
+from engine.session.store.shipped.packing import COPIED, without_prefix
 from tests.commandline import KernelTui, environment
 from tests.patience import PATIENCE_S
 from tui.bench.files import as_html, as_json, as_markdown
 from tui.bench.report import read_report
+from tui.cli.saved.session_results import session_results
 from tui.view.source import SessionSource
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +142,31 @@ def test_export_packs_it_and_records_relative_paths(kernel_tui: KernelTui, tmp_p
 
     taken = kernel_tui("export", "mine", "--packed", "out/mine")
     assert taken.returncode == ExitCode.STORAGE and "already exists" in taken.stderr
+
+
+def start_engine(paths: SessionPaths) -> None:
+    """Record that an engine started."""
+    writer = EventWriter(paths)
+    writer.append_all([EngineStarted(pid=1, host="here", version="0", devices=(), sandbox="", resumed=False)])
+    writer.flush(5)
+    writer.close()
+
+
+def test_a_copy_of_a_running_search_says_so(tmp_path: Path) -> None:
+    paths = create_session(tmp_path, "demo", "", "config.toml", 0)
+    start_engine(paths)
+    lock = EngineLock(paths)
+    copy = pack_session(paths, tmp_path / "copy")
+    lock.release()
+    listed = {one.name: one for one in list_sessions(tmp_path)}
+    assert (listed["copy"].state, listed["copy"].note) == ("stopped", COPIED)
+    assert listed["demo"].state == "died", "the original is unchanged"
+    with SessionReader(copy) as reader:
+        state = fold(reader.read())
+        assert COPIED in session_results(reader, state).ended and not state.died
+    assert summarize(pack_session(paths, tmp_path / "died")).state == "died"
+    start_engine(copy)
+    assert summarize(copy).state == "died", "a later engine died"
 
 
 def test_a_copy_contains_no_keys_and_no_work_of_the_engine(tmp_path: Path) -> None:

@@ -12,12 +12,16 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.session.records.events import EngineStopped, encode, kind_of
 from engine.session.store.errors import SessionDamaged, StorageError, of_os, of_sqlite
+from engine.session.store.lock import engine_liveness
 from engine.session.store.paths import SessionPaths, replace_file, sync_directory
 from engine.session.store.reader import SessionReader
 from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
+COPIED = "copied while the search was running; to continue, resume the session"
+"""Message of the stop that ends the copy of a running session."""
 _COPIED = ("config.toml", "profiles")
 """Files and directories that a copy contains besides the database. Other files belong to the recording machine (such as
 logs and a cluster's private keys) or repeat the database.
@@ -28,7 +32,7 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     """Write a packed copy of a session to the directory ``target``. Every command reads the copy like the original.
 
     The copy appears only when it is complete. The session's engine may be running; the copy then ends at the last
-    commit.
+    commit, with a stop that says so.
 
     Args:
         target: Must not exist.
@@ -54,7 +58,10 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
                 _copy(paths.directory / one, draft.directory / one)
             database = Path(name) / "plain.db"  # No command lists a database that is not named session.db.
             with SessionReader(paths) as reader:
+                running = engine_liveness(paths, reader).running
                 reader.copy_to(database)
+            if running:
+                _record_stop(database)
             if prefixes:
                 _shorten(database, draft, prefixes)
             pack(database, draft.packed)
@@ -77,6 +84,24 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, copy_function=shutil.copyfile)
     elif source.exists():
         shutil.copyfile(source, target)
+
+
+def _record_stop(database: Path) -> None:
+    """Record that the engine stopped for the copy. Otherwise, readers conclude that it died."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        last = connection.execute(
+            "SELECT kind FROM event WHERE kind IN ('engine_started', 'engine_stopped') ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        if last == ("engine_started",):
+            stopped = EngineStopped(reason="signal", message=COPIED)
+            connection.execute(
+                "INSERT INTO event (time, kind, json) SELECT max(time), ?, ? FROM "
+                "(SELECT time FROM event UNION ALL SELECT engine_time FROM heartbeat)",
+                (kind_of(stopped), encode(stopped).decode()),
+            )
+    finally:
+        connection.close()
 
 
 def _shorten(database: Path, draft: SessionPaths, prefixes: Iterable[str]) -> None:
