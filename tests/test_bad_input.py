@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session.store import EngineLock, SessionPaths, create_session
+from engine.session.store import EngineLock, SessionPaths, SessionReader, create_session, write_best
 from tests.commandline import KernelTui, environment
 from tests.engine.proposers import canned
 from tests.patience import PATIENCE_S
@@ -281,6 +281,33 @@ def test_a_command_to_a_session_without_engine_says_how_to_resume(kernel_tui: Ke
     error = one_line(kernel_tui("pause", "demo"), ExitCode.FAILURE)
     assert "no engine is running" in error
     assert "kernel-tui resume demo" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("resume", "demo", "--detach"),
+        ("resume", "demo", "--minutes", "5", "--detach"),
+        ("prompt", "demo"),
+        ("eval", "sessions/demo/best/softmax.cpp"),
+        ("eval", "sessions/demo/best/softmax.cpp", "--problem", "softmax.py"),
+        ("build", "sessions/demo/best/softmax.cpp"),
+    ],
+)
+def test_a_session_without_its_own_config_says_what_to_restore(
+    kernel_tui: KernelTui, session: SessionPaths, arguments: tuple[str, ...]
+) -> None:
+    write_best(session, "softmax", ".cpp", "// a kernel")
+    session.config.unlink()
+    error = one_line(kernel_tui(*arguments), ExitCode.USAGE)
+    assert str(session.config) in error and "Restore this file" in error and "init" not in error
+    with SessionReader(session) as reader:
+        assert not reader.commands()
+
+
+def test_a_best_kernel_of_an_unknown_problem_needs_its_name(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    kernel = write_best(session, "other", ".cpp", "// a kernel")
+    assert "Missing option '--problem'" in one_line(kernel_tui("build", kernel), ExitCode.USAGE)
 
 
 def test_a_damaged_session_is_named(kernel_tui: KernelTui, session: SessionPaths) -> None:

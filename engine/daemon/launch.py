@@ -19,6 +19,7 @@ from engine.exit_codes import ExitCode
 from engine.session.store import SessionError, SessionLocked, SessionPaths, engine_liveness, must_not_be_bundled
 from engine.session.store.errors import of_os
 from engine.session.store.lock import read_holder
+from engine.session.store.paths import must_have_config
 from engine.system.guard import VARIABLE
 from engine.system.python_process import python_command, python_path
 
@@ -114,6 +115,7 @@ def spawn_engine(paths: SessionPaths, timeout_s: float = START_S, *, unattended:
     Raises:
         SessionBundled: The session ships with kernel-tui.
         SessionLocked: Another engine runs the session.
+        ConfigMissing: The session's copy of the configuration is missing.
         SessionError: The session cannot be opened.
     """
     paths = SessionPaths.at(paths.directory)
@@ -121,6 +123,7 @@ def spawn_engine(paths: SessionPaths, timeout_s: float = START_S, *, unattended:
     living = engine_liveness(paths)
     if living.running:
         raise SessionLocked(paths.directory, living.pid)
+    must_have_config(paths)
     marker = uuid.uuid4().hex
     command = python_command("engine.daemon.service", str(paths.directory), marker, repr(time.time()))
     command += [UNATTENDED] if unattended else []

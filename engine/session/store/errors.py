@@ -35,6 +35,19 @@ class SessionMissing(SessionError):
     exit_code = ExitCode.NO_SESSION
 
 
+class ConfigMissing(SessionError):
+    """The session's directory lacks its copy of the configuration."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, config: Path) -> None:
+        super().__init__(
+            f"{config}: the session's own copy of its config is missing. Restore this file, for example from a backup "
+            "or from a packed copy of the session.",
+            config,
+        )
+
+
 class NotASession(SessionError):
     """The file is truncated, empty, or not a session."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from engine.session.store.errors import of_os
+from engine.session.store.errors import ConfigMissing, of_os
 
 _DATABASE = "session.db"
 _PACKED = f"{_DATABASE}.xz"
@@ -77,6 +77,12 @@ class SessionPaths(Struct, frozen=True):
     def best(self, problem_id: str, suffix: str) -> Path:
         """Path of a problem's best kernel. ``suffix`` includes the dot (``.cpp``)."""
         return self.directory / "best" / f"{problem_id}{suffix}"
+
+
+def must_have_config(paths: SessionPaths) -> None:
+    """Raise ConfigMissing if the session's directory lacks its copy of the configuration."""
+    if not paths.config.exists():
+        raise ConfigMissing(paths.config)
 
 
 def sessions_in(root: Path, pattern: str = "*") -> list[Path]:

@@ -40,11 +40,13 @@ def evaluation_config(config_path: Path | None, device: str | None, *kernels: Pa
     Without ``config_path``, the settings come from the session whose ``best/`` contains a kernel.
     """
     from engine.config.evaluation_table import EvaluationConfig
+    from engine.session.store.paths import must_have_config
 
     config = EvaluationConfig()
     sessions = [session for kernel in kernels if (session := session_of_best(kernel)) is not None]
     if config_path is None and sessions:
-        config_path = sessions[0] / "config.toml"
+        must_have_config(sessions[0])
+        config_path = sessions[0].config
     if config_path is not None:
         from engine.config.schema import load_evaluation
 

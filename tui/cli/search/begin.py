@@ -23,6 +23,7 @@ from engine.session.store import (
     send_request,
     sessions_in,
 )
+from engine.session.store.paths import must_have_config
 from tui.cli.search.watch import Beginning
 from tui.cli.shared.common import Failure, count, find, list_command
 from tui.console.echo import echo
@@ -157,6 +158,7 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
     state = _state_of(paths)
     running = engine_liveness(paths).running
     if not running:
+        must_have_config(paths)
         _refuse_if_done(paths, state, request)
     if request is not None:
         send_request(paths, request, "resume")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tui.cli.shared.common import sessions_root
 from tui.cli.shared.kernel_file import exported_header, problem_in_header, read_kernel
+
+if TYPE_CHECKING:
+    from engine.session.store import SessionPaths
 
 MOST_NAMED = 8
 """Maximum number of problems or sessions that an error names."""
@@ -54,7 +57,12 @@ class ProblemOption(click.Option):
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         for kernel in _files(ctx):
             if (session := session_of_best(kernel)) is not None:
-                return _problems_of(session / "config.toml").get(kernel.stem)
+                from engine.session.store.paths import must_have_config
+
+                if not ctx.resilient_parsing:
+                    must_have_config(session)
+                if (problem := _problems_of(session.config).get(kernel.stem)) is not None:
+                    return problem
             if not ctx.resilient_parsing and not kernel.exists():
                 read_kernel(kernel)
             if (named := problem_in_header(kernel)) is not None:
@@ -79,10 +87,15 @@ def choices(names: list[str], what: str) -> str:
     return f"{what}: {', '.join(f'--problem {name}' for name in names[:MOST_NAMED])}{more}"
 
 
-def session_of_best(kernel: Path) -> Path | None:
-    """Return the directory of the session whose ``best/`` contains the file, or None for any other file."""
+def session_of_best(kernel: Path) -> SessionPaths | None:
+    """Return the session whose ``best/`` contains the file, or None for any other file."""
     directory = kernel.absolute().parent
-    return directory.parent if directory.name == "best" and (directory.parent / "session.db").is_file() else None
+    if directory.name != "best":
+        return None
+    from engine.session.store.paths import SessionPaths
+
+    paths = SessionPaths.at(directory.parent)
+    return paths if paths.database.is_file() else None
 
 
 def _files(ctx: click.Context | None) -> list[Path]:

@@ -48,8 +48,10 @@ def prompt(
     from engine.session.state.node_names import UnknownName
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
+    from engine.session.store.paths import must_have_config
 
     paths = find(root, session)
+    must_have_config(paths)
     wanted = PURPOSES[purpose] if purpose is not None else None
     with SessionReader(paths) as reader:
         state = fold(reader.read())
