@@ -141,6 +141,12 @@ def test_arguments_that_name_no_benchmark_are_refused(arguments: tuple[str, ...]
     assert done.exit_code == 2 and "Error: " in done.output
 
 
+@pytest.mark.parametrize("option", [("--name", "a b"), ("--name", ""), ("--device", "cpu,tpu")])
+def test_a_wrong_option_is_named(option: tuple[str, str]) -> None:
+    done = CliRunner().invoke(bench, ("builtin:quickstart/softmax", "--minutes-per-problem", "1", *option))
+    assert done.exit_code == 2 and f"Invalid value for '{option[0]}'" in done.output, done.output
+
+
 def test_the_table_script_sees_when_each_problem_has_had_its_turn(tmp_path: Path) -> None:
     paths = create_session(tmp_path, "level1", "", "config.toml", 0)
     turns, writer = FirstTurns(paths.directory), EventWriter(paths)

@@ -35,7 +35,8 @@ def refusal(message: str) -> PydanticCustomError:
     return PydanticCustomError("config", "{what}", {"what": message})
 
 
-def _session_name(name: str) -> str:
+def session_name(name: str) -> str:
+    """Return a valid name of a session. Raises PydanticCustomError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise refusal(
             f"{name!r} cannot name a session; use at most 64 letters, digits, '.', '_' and '-', and start with a "
@@ -59,7 +60,8 @@ def _path(value: object, info: ValidationInfo) -> object:
     return Path(_beside_config(value, info)) if isinstance(value, str | Path) and str(value) else value
 
 
-def _device(value: object) -> object:
+def device_names(value: object) -> object:
+    """Return a valid device name, or a tuple of such names. Raises PydanticCustomError."""
     names = value if isinstance(value, list | tuple) else (value,)
     allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
     if not names or not all(isinstance(name, str) for name in names):
@@ -128,14 +130,14 @@ def _base_url(url: str) -> str:
     return url
 
 
-SessionName = Annotated[str, AfterValidator(_session_name)]
+SessionName = Annotated[str, AfterValidator(session_name)]
 ProblemReference = Annotated[str, AfterValidator(_problem)]
 ResolvedPath = Annotated[Path, BeforeValidator(_path)]
 KeyVariable = Annotated[str, AfterValidator(_key_variable)]
 EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
 Command = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_command)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
-Device = Annotated[str | tuple[str, ...], BeforeValidator(_device)]
+Device = Annotated[str | tuple[str, ...], BeforeValidator(device_names)]
 Tolerance = Annotated[str | float, BeforeValidator(_tolerance)]
 MemoryLimit = Annotated[int | Literal["auto"], BeforeValidator(_memory_limit)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -25,6 +25,27 @@ rounds = {ROUNDS}
 """
 
 
+def _checked(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Validate ``--name`` or ``--device`` as in a config, so that the error names the option."""
+    if value is None:
+        return None
+    from pydantic_core import PydanticCustomError
+
+    from engine.config.values import device_names, session_name
+
+    try:
+        session_name(value) if parameter.name == "name" else device_names(_names(value))
+    except PydanticCustomError as error:
+        raise click.BadParameter(error.message()) from None
+    return value
+
+
+def _names(devices: str) -> str | list[str]:
+    """Return the value of ``--device`` as in a config: one name, or a list of names."""
+    names = [one.strip() for one in devices.split(",")]
+    return names if len(names) > 1 else names[0]
+
+
 @click.command()
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
 @click.option("--sample", type=Integer(min=1), help="Number of problems, chosen at random.")
@@ -39,8 +60,8 @@ rounds = {ROUNDS}
     type=click.Path(path_type=Path),
     help="Config with models, search and evaluation settings. The benchmark ignores the config's problems and minutes.",
 )
-@click.option("--device", help="One or more devices, separated by commas, such as cpu or cuda:0.")
-@click.option("--name", help="The session's name.  [default: bench, or the name in --config]")
+@click.option("--device", callback=_checked, help="One or more devices, separated by commas, such as cpu or cuda:0.")
+@click.option("--name", callback=_checked, help="The session's name.  [default: bench, or the name in --config]")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -143,8 +164,7 @@ def _config(
     if dollars is not None:
         budget.setdefault("per_problem", {})["dollars"] = dollars
     if device is not None:
-        devices = [one.strip() for one in device.split(",")]
-        table.setdefault("evaluation", {})["device"] = devices if len(devices) > 1 else devices[0]
+        table.setdefault("evaluation", {})["device"] = _names(device)
     config = parse_config(tomli_w.dumps(table), place)
     check_providers(config)
     return config
