@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 import shutil
 import signal
 import sqlite3
@@ -38,6 +39,7 @@ from tests.patience import PATIENCE_S
 from tui.bench.files import as_html, as_json, as_markdown
 from tui.bench.report import read_report
 from tui.cli.saved.session_results import session_results
+from tui.text.format import size
 from tui.view.source import SessionSource
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,18 @@ def test_export_packs_it_and_records_relative_paths(kernel_tui: KernelTui, tmp_p
 
     taken = kernel_tui("export", "mine", "--packed", "out/mine")
     assert taken.returncode == ExitCode.STORAGE and "already exists" in taken.stderr
+
+
+def test_export_reports_the_whole_size_of_an_open_session(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = create_session(tmp_path / "sessions", "demo", "", "config.toml", 0)
+    writer = EventWriter(paths)
+    writer.put_blob(os.urandom(1 << 20).hex())
+    writer.flush(5)
+    done = kernel_tui("export", "demo", "--packed", "copy")
+    log = paths.database.with_name("session.db-wal").stat().st_size
+    assert log > 1 << 19, "the blob is not in the database yet"
+    assert f"packed from session.db of demo ({size(paths.database.stat().st_size + log)})" in done.stderr
+    writer.close()
 
 
 def start_engine(paths: SessionPaths) -> None:

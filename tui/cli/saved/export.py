@@ -212,11 +212,14 @@ def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]
     from engine.session.store import pack_session
     from tui.text.format import size
 
+    before = paths.packed if paths.is_packed else paths.database
+    from_bytes = before.stat().st_size
+    with contextlib.suppress(FileNotFoundError):  # The file exists only while the session is open.
+        from_bytes += before.with_name(f"{before.name}-wal").stat().st_size
     with working("packing the session"):
-        copy = pack_session(paths, target, relative_to)
-    before, after = (one.database if one.database.exists() else one.packed for one in (paths, copy))
+        after = pack_session(paths, target, relative_to).packed
     echo(f"wrote {target}: {after.name} ({size(after.stat().st_size)}), "
-         f"packed from {before.name} of {paths.name} ({size(before.stat().st_size)})", err=True)  # fmt: skip
+         f"packed from {before.name} of {paths.name} ({size(from_bytes)})", err=True)  # fmt: skip
 
 
 def _export(
