@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine import __version__
-from engine.config.schema import EvaluationConfig, load_config
+from engine.config.schema import EvaluationConfig, load_config, preset_text
 from engine.exit_codes import ExitCode
 from engine.session.records.events import DeviceMeasured, Recorded
 from engine.session.records.requests import ChangeBudget
@@ -258,6 +258,11 @@ def test_init_writes_a_config_and_never_replaces_one(kernel_tui: KernelTui, tmp_
     again = kernel_tui("init", "mine.toml")
     assert again.returncode == ExitCode.USAGE
     assert "--force" in again.stderr
+
+
+def test_init_prints_a_config(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    assert kernel_tui("init", "-").stdout == preset_text("quickstart")
+    assert not list(tmp_path.iterdir())
 
 
 def test_problems_lists_files_and_builtins_with_their_shapes(kernel_tui: KernelTui, endless: Path) -> None:

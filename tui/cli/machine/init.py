@@ -20,15 +20,18 @@ from tui.console.echo import echo
     help="quickstart: four CPU-sized problems; headline: eight large problems; published: ten problems, two models.",
 )
 @force_option
-@click.argument("path", type=click.Path(path_type=Path), default=Path("config.toml"))
+@click.argument("path", type=click.Path(path_type=Path, allow_dash=True), default=Path("config.toml"))
 def init(preset: str, force: bool, path: Path) -> None:
-    """Write a commented config to PATH (default: config.toml)."""
+    """Write a commented config to PATH (default: config.toml). PATH "-" is standard output."""
     from engine.config.schema import PRESETS, preset_text
 
+    text = preset_text(next(one for one in PRESETS if one == preset))
+    if str(path) == "-":
+        echo(text.removesuffix("\n"))
+        return
     if path.is_dir():
         path = path / "config.toml"
     refuse_existing(path, force=force)
-    text = preset_text(next(one for one in PRESETS if one == preset))
     if path.name.isprintable():  # the name appears in a comment
         text = text.replace("kernel-tui config.toml", f"kernel-tui {shlex.quote(path.name)}", 1)
     try:
