@@ -134,11 +134,16 @@ def test_a_turn_that_is_too_short_for_torch_compile_leaves_it_out(kernel_tui: Ke
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("*.py",), ("--report", "b", "--sample", "3"), ("--report", "b", "--resume", "b")]
+    "arguments", [(), ("builtin:quickstart/*",), ("--report", "b", "--sample", "3"), ("--report", "b", "--resume", "b")]
 )
 def test_arguments_that_name_no_benchmark_are_refused(arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(bench, arguments)
     assert done.exit_code == 2 and "Error: " in done.output
+
+
+def test_a_missing_path_is_named_before_missing_minutes(kernel_tui: KernelTui) -> None:
+    done = kernel_tui("bench", "nowhere.py")
+    assert done.returncode == 2 and "Error: nowhere.py: no such file" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("option", [("--name", "a b"), ("--name", ""), ("--device", "cpu,tpu")])

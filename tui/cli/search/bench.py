@@ -119,6 +119,9 @@ def bench(
             return _write(paths, output)
         return _search(paths, output, headless=headless, as_json=as_json)
     if entries and minutes is None:
+        from engine.problem.catalog import resolve
+
+        resolve(entries, Path.cwd())  # A missing file is the error to correct first.
         raise click.UsageError("add --minutes-per-problem")
     if not entries or minutes is None:
         raise click.UsageError("name PATHS and --minutes-per-problem, or a session with --resume or --report")
