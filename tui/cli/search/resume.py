@@ -64,7 +64,7 @@ def _only_one(root: Path) -> SessionPaths:
         watch = f"kernel-tui attach {argument_of(running[0])}"
         raise Failure(f"{running[0].name} is still searching; to watch it: {watch}", ExitCode.USAGE)
     if not found:
-        only = " except recorded examples, which kernel-tui resume NAME continues" if stopped else ""
+        only = " except bundled sessions (to resume one: kernel-tui resume NAME)" if stopped else ""
         raise Failure(f"no search in {root} has stopped{only}; to list all: {list_command(root)}", ExitCode.NO_SESSION)
     listed = "".join(f"\n  kernel-tui resume {argument_of(paths)}" for paths in found[:MOST_NAMED])
     raise Failure(f"{len(found)} searches in {root} have stopped; the newest first:{listed}", ExitCode.USAGE)
