@@ -479,14 +479,6 @@ class InputPolicy(Struct, frozen=True):
     """Upper bound on heavy-tailed factors, close to the factor of the kind "large". With larger factors, exponentials
     would overflow.
     """
-    few_integers: int = 16
-    """Maximum number of integers that the judge draws one by one; for larger tensors, it takes blocks."""
-    exchanged_one_in: int = 16
-    """Number of elements per moved or exchanged element."""
-    most_exchanged: int = 1 << 15
-    """Maximum number of elements that the judge moves or exchanges one by one."""
-    separate_rows: int = 8
-    """Maximum number of rows or columns of an integer input that have an order or a range of their own."""
     least_structured: int = 64
     """Minimum number of elements in a structured input. With fewer elements, structure may arise by chance."""
     few_values: int = 16
@@ -495,8 +487,10 @@ class InputPolicy(Struct, frozen=True):
     """Number of elements to sample from a tensor, enough to exclude most tensors that are not discrete."""
     same_places: float = 0.99
     """Minimum share of the zeros that must have the same positions in every draw to prove structure."""
-    least_sorted: int = 12
-    """Minimum number of sorted elements that prove structure. Fewer than one draw in a billion is sorted by chance."""
+    least_sorted: int = 8
+    """Minimum number of ordered neighbors in each of two draws that prove a sorted input. Nine random values are sorted
+    in both draws in one of 10^11 cases.
+    """
     sum_to_one: float = 0.02
     """Maximum deviation of a row's sum from one, in low precision."""
 
@@ -618,6 +612,10 @@ class SandboxPolicy(Struct, frozen=True):
 class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
+    slight: float = 4.0
+    """Multiple of the tolerance up to which rounding can explain an error. The verdict then names no pattern."""
+    slight_share: float = 1e-3
+    """Share of wrong integers or booleans that rounding can explain."""
     blended_together: int = 1 << 17
     """Maximum number of elements in a weight that the judge mixes together with others. A network has hundreds of
     weights.

@@ -74,6 +74,15 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
     return environment
 
 
+def _has_lost_its_gpu(answer: AnyAnswer) -> bool:
+    """Return whether the judge reports an error after which all of its work on the GPU fails. A message about a kernel
+    quotes the kernel's own error.
+    """
+    if not isinstance(answer, messages.Failed) or answer.variant is not None:
+        return False
+    return "CUDA error" in answer.reason and not tells_of_no_memory(answer.reason)
+
+
 class JudgeProcess:
     """One judge on one device, which serves one request at a time.
 
@@ -136,8 +145,8 @@ class JudgeProcess:
             await self.stop()
             raise JudgeSilent(f"the judge did not answer within {deadline_s:g} s, so the engine ended it") from None
         if isinstance(answer, messages.Failed):
-            if "CUDA error" in answer.reason and not tells_of_no_memory(answer.reason):
-                await self.stop()  # After such an error, all work of the process on the GPU fails.
+            if _has_lost_its_gpu(answer):
+                await self.stop()
             raise EvaluationError(answer.reason, answer.variant)
         return answer
 
@@ -259,6 +268,7 @@ class JudgeProcess:
         with contextlib.suppress(OSError):
             process.stdin.write(messages.line(messages.Cancel()))
         try:
-            await asyncio.wait_for(self._answer(process, lambda stage: None), _CANCEL_S)
+            if _has_lost_its_gpu(await asyncio.wait_for(self._answer(process, lambda stage: None), _CANCEL_S)):
+                await self.stop()
         except (TimeoutError, EvaluationError, asyncio.CancelledError):
             await self.stop()

@@ -142,7 +142,9 @@ def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller closed (``>&-``), for which Python has None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  open until the process ends
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  open until the process ends
+            os.set_inheritable(stream.fileno(), True)  # Otherwise, a child's first file would become its output.
+            setattr(sys, name, stream)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

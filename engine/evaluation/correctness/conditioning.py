@@ -15,7 +15,6 @@ import torch
 
 from engine.evaluation.correctness.comparison import Tolerances, compare, is_half
 from engine.evaluation.correctness.fp64_reference import without_tf32
-from engine.evaluation.inputs.integers import Order
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
 from engine.evaluation.memory_errors import tells_of_no_memory
@@ -123,18 +122,18 @@ class Conditioning:
 
 
 def nearby(
-    inputs: Sequence[torch.Tensor], orders: Sequence[Order | Structure | None], policy: CorrectnessPolicy
+    inputs: Sequence[torch.Tensor], structures: Sequence[Structure | None], policy: CorrectnessPolicy
 ) -> list[torch.Tensor]:
     """Return copies of ``inputs`` with random changes of a few rounding steps. Integers and discrete inputs stay
     unchanged.
     """
 
-    def near(tensor: torch.Tensor, order: Order | Structure | None) -> torch.Tensor:
-        if isinstance(order, Structure) and order.discrete:
+    def near(tensor: torch.Tensor, structure: Structure | None) -> torch.Tensor:
+        if structure is not None and structure.discrete:
             return tensor
         return _moved(tensor, policy.nearby_steps_half if is_half(tensor) else policy.nearby_steps, policy.period)
 
-    return [near(tensor, order) for tensor, order in zip(inputs, orders, strict=True)]
+    return [near(tensor, structure) for tensor, structure in zip(inputs, structures, strict=True)]
 
 
 def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:

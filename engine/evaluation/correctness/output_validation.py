@@ -13,10 +13,12 @@ import torch
 from engine.evaluation.correctness import comparison
 from engine.evaluation.correctness.fp64_reference import Exact, compare_in_double
 from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.arena import Slot
 
 PROPERTY = "uses a property of the inputs"
+_POLICY = POLICY.correctness
 
 
 def check_writes(slot: Slot) -> None:
@@ -72,8 +74,10 @@ class Answers:
             self.nearer += found.problem is None
         self.errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
         if found.problem is not None:
-            pattern = _look_of(results, expected[:count], slot.inputs)
-            if pattern is None and self._passed:
+            seen = _look_of(results, expected[:count], slot.inputs)
+            # The reference's outputs may be unusual on transformed inputs.
+            pattern = None if seen == "constant output" and self._passed and not as_drawn else seen
+            if pattern is None and self._passed and not _is_slight(results, expected[:count], self._tolerances):
                 only_inputs_differ = not as_drawn and not slot.weights
                 pattern = PROPERTY if only_inputs_differ else "wrong after its first calls"
             raise Rejected("wrong", pattern, f"{found.problem} ({where})")
@@ -92,6 +96,20 @@ def _look_of(
         return "constant output"
     pairs = [(out, one) for out in outputs for one in inputs if (out.shape, out.dtype) == (one.shape, one.dtype)]
     return "copies its input" if any(torch.equal(out, one) for out, one in pairs) else None
+
+
+def _is_slight(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerances: comparison.Tolerances
+) -> bool:
+    """Return whether rounding can explain the errors, so that they prove no dishonest pattern."""
+    slight = comparison.Tolerances(_POLICY.slight * tolerances.full, _POLICY.slight * tolerances.half)
+    for out, want in zip(outputs, expected, strict=True):
+        if out.is_floating_point():
+            if not comparison.passes(out, want, slight):
+                return False
+        elif int((out != want).count_nonzero()) > _POLICY.slight_share * out.numel():
+            return False
+    return True
 
 
 def _constant(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,8 @@ _ALONE = {_aten.argmax, _aten.argmin}
 """Operators that return only indices. All other operators in ``_CHOOSE`` return values and indices, or only values."""
 _CHOOSE = _ALONE | {_aten.topk, _aten.sort, _aten.max, _aten.min}
 _CHOOSE |= {_aten.median, _aten.nanmedian, _aten.kthvalue, _aten.mode}
+_PASS_ON = {_aten._to_copy, _aten.clone, _aten.detach, _aten.alias, _aten.view, _aten.unsqueeze, _aten.squeeze}
+"""Operators that return the same values again. A model that only returns indices does not compute with the indices."""
 _FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
 """Operators that return the index of the first of several equal values, according to PyTorch's documentation."""
 
@@ -108,8 +110,8 @@ class _Choices(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not self.are_used and self._found:
-            memory = {one.indices.untyped_storage().data_ptr() for one in self._found}
+        if not self.are_used and self._found and func.overloadpacket not in _PASS_ON:
+            memory = {one.indices.untyped_storage().data_ptr() for one in self._found if one.indices.numel()}
             given_tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
             self.are_used = any(one.untyped_storage().data_ptr() in memory for one in given_tensors)
         answer = func(*args, **(kwargs or {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import re
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -25,7 +26,6 @@ from engine.evaluation.inputs.distributions import Kind, transform
 from engine.evaluation.inputs.mixing import Mixing, blend_into, copy_into, mix_into
 from engine.evaluation.inputs.outliers import inject_outliers, sizes
 from engine.evaluation.inputs.reference import Reference
-from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_device import JudgeDevice
 from engine.evaluation.judge_policy import POLICY, JudgePolicy
 from engine.evaluation.sandbox.arena import Arena, Slot
@@ -34,9 +34,9 @@ from engine.problem.source import ProblemFileError
 from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
-_ASSERTING = ("binary_cross_entropy(", "BCELoss(", ".long()", ".int()", ".to(torch.long", ".to(torch.int")
-"""Code whose CUDA kernels may fail an assertion if input values are out of bounds. The conversions compute indices from
-values.
+_ASSERTING = re.compile(r"binary_cross_entropy\(|BCELoss\(|\.long\(\)|\.int\(\)|torch\.(long|int64|int32|int)\)")
+"""Code in a model whose CUDA kernels may fail an assertion if input values are out of bounds. The conversions compute
+indices from values.
 """
 _HALVES = ("float16", "bfloat16")
 
@@ -118,7 +118,7 @@ class TrialSource:
         else:
             reference.reset_weights()
         with self._generators_kept():
-            leaves = transform(reference.draw(self._seed + index), kind, reference.orders())
+            leaves = transform(reference.draw(self._seed + index), kind, reference.structures())
             inputs = [tensor.contiguous().clone() for tensor in reference.tensors(leaves)]
             seed = self._random.getrandbits(48) if self._spec.random else None
             trial = Trial(kind, inputs, [tensor.clone() for tensor in self.weights], seed)
@@ -231,7 +231,7 @@ class JudgedProblem:
         self._random = random.Random(secrets.randbits(48))
         leaves = drawing.draw(secrets.randbits(48))
         self.source = TrialSource(spec, device, drawing)
-        may_assert = device.cuda and any(name in spec.source for name in _ASSERTING)
+        may_assert = device.cuda and _ASSERTING.search(spec.source.partition("def get_inputs")[0]) is not None
         self.kinds: tuple[Kind, ...] = ("drawn",) if may_assert else drawing.variants(leaves)
         """Input distributions that are valid for the problem and discriminate between kernels."""
         self.exact_dtype = self._choose_exact_dtype(drawing.tensors(leaves))
@@ -243,9 +243,8 @@ class JudgedProblem:
         # Two of the first three trials use drawn inputs; the other trials rotate through the input kinds.
         self._kinds = [self.kinds[0] if index in (0, 2) else next(others) for index in range(trials)]
         self._mutated = [tensor.mutated for tensor in (*spec.inputs, *spec.weights)]
-        self._orders = [
-            order for order, leaf in zip(drawing.orders(), leaves, strict=True) if isinstance(leaf, torch.Tensor)
-        ]
+        pairs = zip(drawing.structures(), leaves, strict=True)
+        self._structures = [structure for structure, leaf in pairs if isinstance(leaf, torch.Tensor)]
         self._mixing = self._choose_mixing(
             drawing.tensors(leaves), ("convex",) if may_assert else ("rotated", "convex")
         )
@@ -278,19 +277,21 @@ class JudgedProblem:
         found = result_of(lambda: Conditioning(self.source.run, exactly, drawn, policy, has_products=products))
         if found is None:
             return
-        self._conditioning, orders = found, self.source.reference.orders()
+        self._conditioning, structures = found, self.source.reference.structures()
 
         def discriminates(kind: Kind) -> bool:
-            return found.is_as_on_drawn(Reference.tensors(transform(leaves, kind, orders)), tolerances)
+            return found.is_as_on_drawn(Reference.tensors(transform(leaves, kind, structures)), tolerances)
 
         self.kinds = tuple(kind for kind in self.kinds if kind == "drawn" or discriminates(kind))
 
     def _choose_mixing(self, own: list[torch.Tensor], ways: Sequence[Mixing]) -> Mixing:
-        """Return the first kind of mixing for which the model neither raises nor returns non-finite values."""
+        """Return the first kind of mixing for which the model neither raises nor returns non-finite values. Discrete
+        inputs that change permit only fresh draws.
+        """
+        if any(one is not None and one.discrete and not one.constant for one in self._structures):
+            return "fresh"
         if not any(tensor.is_floating_point() for tensor in own):
             return "none"
-        if any(isinstance(one, Structure) and one.discrete and not one.constant for one in self._orders):
-            return "fresh"
         other = self.source.draw_inputs(secrets.randbits(48))
 
         def is_finite(inputs: list[torch.Tensor]) -> bool:
@@ -299,7 +300,7 @@ class JudgedProblem:
         finite = is_finite(own)
         for mixing in ways:
             mixed = [torch.empty_like(tensor) for tensor in own]
-            mix_into(mixed, own, other, self._orders, mixing, random.Random(0), self.policy.correctness)
+            mix_into(mixed, own, other, self._structures, mixing, random.Random(0), self.policy.correctness)
             if (taken := result_of(lambda: is_finite(mixed))) or (taken is not None and not finite):  # noqa: B023
                 return mixing
         return "fresh"
@@ -313,7 +314,7 @@ class JudgedProblem:
         is_accurate = partial(self._conditioning.is_as_on_drawn, tolerances=tolerances)
         found = sizes(self.source.run, is_accurate, self.trial(0).inputs, tolerances, self.policy.correctness)
         self._sizes = [
-            0.0 if isinstance(order, Structure) else size for order, size in zip(self._orders, found, strict=True)
+            size if structure is None else 0.0 for structure, size in zip(self._structures, found, strict=True)
         ]
 
     # Properties of the problem
@@ -422,7 +423,7 @@ class JudgedProblem:
 
         def run_nearby() -> list[torch.Tensor] | None:
             load()
-            inputs = nearby(slot.inputs, self._orders, self.policy.correctness)
+            inputs = nearby(slot.inputs, self._structures, self.policy.correctness)
             return result_of(lambda: run_in(None, self.source.reference, inputs, slot.weights, self._mutated))
 
         return replace(exact, nearby=run_nearby) if exact is not None else None
@@ -464,14 +465,14 @@ class JudgedProblem:
                 target.copy_(source)
         else:
             draw = random.Random(seed)
-            mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, draw, policy)
+            mix_into(slot.inputs, trial.inputs, other.inputs, self._structures, self._mixing, draw, policy)
         # Buffers are equal in every trial.
         changes = [spec.role == "parameter" and not self.keeps_weights for spec in self.spec.weights]
         blend_into(slot.weights, trial.weights, other.weights, changes, random.Random(seed), policy)
 
     def centre(self, slot: Slot) -> None:
         """Shift the slot's inputs to mean zero, so that large sums do not hide the errors in single terms."""
-        for target, centred in zip(slot.inputs, transform(slot.inputs, "centred", self._orders), strict=True):
+        for target, centred in zip(slot.inputs, transform(slot.inputs, "centred", self._structures), strict=True):
             target.copy_(centred)
 
     def inject_outliers(self, slot: Slot, seed: int) -> None:

@@ -11,19 +11,16 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from engine.evaluation.inputs.integers import Order, is_discrete, mirrored
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import POLICY
 
-Kind = Literal["drawn", "negated", "small", "large", "centred", "heavy_tailed", "offset", "mirrored"]
+Kind = Literal["drawn", "negated", "small", "large", "centred", "heavy_tailed", "offset"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _INPUTS = POLICY.inputs
 
 
-def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Structure | None] = ()) -> list[Any]:
-    """Return copies of ``leaves``, with each tensor transformed if ``kind`` applies to its dtype.
-
-    Kinds for floating-point tensors:
+def transform(leaves: Sequence[Any], kind: Kind, structures: Sequence[Structure | None] = ()) -> list[Any]:
+    """Return copies of ``leaves``, with each floating-point tensor transformed unless its structure is discrete.
 
     ``negated``: -x.
     ``small``: x / 100.
@@ -32,32 +29,24 @@ def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Struct
     ``heavy_tailed``: x times log-normal random factors, so that no threshold separates the elements that matter.
     ``offset``: x plus three standard deviations.
 
-    For integers and booleans, ``mirrored`` reverses values within the drawn range.
-
-    ``orders``: the property that each leaf's values must keep; None means "free".
+    ``structures``: the structure that each leaf keeps.
     """
-    known = orders or [None] * len(leaves)
-    return [_leaf(leaf, kind, order) for leaf, order in zip(leaves, known, strict=True)]
+    known = structures or [None] * len(leaves)
+    return [_leaf(leaf, kind, structure) for leaf, structure in zip(leaves, known, strict=True)]
 
 
 def applies(leaves: Sequence[Any], kind: Kind) -> bool:
     """Return whether ``kind`` changes any of ``leaves``."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if kind == "mirrored":
-        return any(is_discrete(tensor) for tensor in tensors)
     return kind == "drawn" or any(tensor.is_floating_point() for tensor in tensors)
 
 
-def _leaf(leaf: Any, kind: Kind, order: Order | Structure | None) -> Any:
-    if not isinstance(leaf, torch.Tensor):
+def _leaf(leaf: Any, kind: Kind, structure: Structure | None) -> Any:
+    if kind == "drawn" or not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
         return leaf
-    if kind == "mirrored" and is_discrete(leaf):
-        return mirrored(leaf, "free" if order is None or isinstance(order, Structure) else order)
-    if kind in ("drawn", "mirrored") or not leaf.is_floating_point():
-        return leaf
-    if not isinstance(order, Structure):
+    if structure is None:
         return _transform(leaf, kind)
-    return leaf if order.discrete else order.restore(_transform(order.finite(leaf), kind))
+    return leaf if structure.discrete else structure.restore(_transform(structure.finite(leaf), kind))
 
 
 def _transform(x: torch.Tensor, kind: Kind) -> torch.Tensor:

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 
 from engine.evaluation.correctness import native
-from engine.evaluation.inputs.integers import Order, shuffle_into
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
 
@@ -20,7 +19,7 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 
 ``rotated``: ``cos(a) * own + sin(a) * other``, which keeps a zero mean and the variance.
 ``convex``: values between the two draws, for models that accept only bounded values.
-``fresh``: a new draw, for models that accept no mixture.
+``fresh``: a new draw, for inputs or models that permit no mixture.
 ``none``: no mixture.
 """
 
@@ -41,7 +40,7 @@ def mix_into(
     targets: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
     other: Sequence[torch.Tensor],
-    orders: Sequence[Order | Structure | None],
+    structures: Sequence[Structure | None],
     mixing: Mixing,
     draw: random.Random,
     policy: CorrectnessPolicy,
@@ -52,14 +51,10 @@ def mix_into(
     numbers, and flips some signs. Therefore a kernel cannot combine earlier outputs into the new output, even for a
     linear model.
 
-    For integers and booleans, see :func:`engine.evaluation.inputs.integers.shuffle_into`. Structured inputs keep their
-    structure.
+    Structured inputs keep their structure. Discrete inputs keep the values of ``own``.
     """
-    for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
-        structure = order if isinstance(order, Structure) else None
-        if order is not None and not isinstance(order, Structure):
-            shuffle_into(target, mine, theirs, order, draw)
-        elif not mine.is_floating_point() or mixing == "none" or (structure is not None and structure.discrete):
+    for target, mine, theirs, structure in zip(targets, own, other, structures, strict=True):
+        if not mine.is_floating_point() or mixing == "none" or (structure is not None and structure.discrete):
             target.copy_(mine)
         else:
             first, second = _shares(draw, policy, convex=mixing == "convex")

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from engine.evaluation.correctness.comparison import all_finite
 from engine.evaluation.inputs.captured_layers import has_captured_layers
 from engine.evaluation.inputs.distributions import KINDS, Kind, applies, transform
-from engine.evaluation.inputs.integers import Order, is_discrete, order_of
 from engine.evaluation.inputs.structure import Structure, structure_of
 from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemFileError, ProblemModule
@@ -42,11 +41,11 @@ class Reference:
         self.init_arguments = init_arguments
         """The model's init arguments, with tensors on the CPU."""
         self._scalars: list[Any] | None = None
-        self._orders: list[Order | Structure | None] | None = None
+        self._structures: list[Structure | None] | None = None
         self._structure: pytree.TreeSpec | None = None
         self._draw_on_device = self.device.type != "cpu"
         self._first: list[Any] | None = self.draw(seed)
-        """The first draw, kept until :meth:`orders` has used it."""
+        """The first draw, kept until :meth:`structures` has used it."""
 
     @classmethod
     def load(cls, source: str, path: str, device: str, seed: int = SEED) -> Reference:
@@ -138,14 +137,18 @@ class Reference:
         assert self._structure is not None
         return list(pytree.tree_unflatten(list(leaves), self._structure))
 
-    def orders(self) -> list[Order | Structure | None]:
-        """Return the property that each leaf keeps in every draw: an order for integers and booleans, and a structure
-        or None for other leaves.
-        """
-        if self._orders is None:
+    def structures(self) -> list[Structure | None]:
+        """Return the structure that each leaf keeps in every draw, or None."""
+        if self._structures is None:
             draws = self._first or self.draw(SEED), self.draw(SEED + 1)
-            self._orders, self._first = [_order_of(*pair) for pair in zip(*draws, strict=True)], None
-        return self._orders
+            self._structures, self._first = (
+                [
+                    structure_of(*pair) if isinstance(pair[0], torch.Tensor) else None
+                    for pair in zip(*draws, strict=True)
+                ],
+                None,
+            )
+        return self._structures
 
     def run(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Run one forward pass. Return the output tensors in the order of ``ProblemSpec.outputs``.
@@ -195,7 +198,7 @@ class Reference:
         finite = [_finite_share(output) for output in self.run(_copies(leaves))]
         kept: list[Kind] = ["drawn"]
         for kind in kinds:
-            changed = transform(leaves, kind, self.orders())
+            changed = transform(leaves, kind, self.structures())
             if all(new is old for new, old in zip(changed, leaves, strict=True)):
                 continue
             try:
@@ -233,12 +236,6 @@ class Reference:
                 rms = original.float().square().mean().sqrt()
                 scale = torch.where(rms > 0, rms, torch.ones_like(rms))
                 tensor.copy_(original * factor + 0.1 * scale * noise)
-
-
-def _order_of(first: Any, second: Any) -> Order | Structure | None:
-    if not isinstance(first, torch.Tensor) or first.is_complex():
-        return None
-    return order_of(first, second) if is_discrete(first) else structure_of(first, second)
 
 
 def _copies(leaves: Sequence[Any]) -> list[Any]:

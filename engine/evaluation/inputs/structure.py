@@ -1,5 +1,7 @@
-"""Detect structure that a problem's floating-point inputs share across draws, and restore the structure in derived
-inputs.
+"""Detect structure that a problem's inputs share across draws, and restore the structure in derived inputs.
+
+Integers and booleans may depend on each other: for example, indices lie within bounds, and lengths have a fixed sum.
+Therefore the judge never derives such inputs, but draws new ones.
 
 Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values (a
 one-hot row, a permutation, a mask). Kernels may not rely on the range of values, for example that all values are
@@ -23,13 +25,14 @@ class Structure:
 
     ``kept``: the zeros and infinities that are at the same positions in every draw, with NaN elsewhere, or None if
     there are too few to prove structure. ``discrete``: whether the input has few distinct values, so that mixtures are
-    impossible. ``constant``: whether the input is equal in every draw.
+    impossible. Integers and booleans are always discrete. ``constant``: whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None
     symmetric: bool = False
     sums_to_one: bool = False
     ascends: bool = False
+    descends: bool = False
     discrete: bool = False
     constant: bool = False
 
@@ -44,8 +47,8 @@ class Structure:
         if self.sums_to_one:
             wide = tensor.abs().to(torch.promote_types(tensor.dtype, torch.float32))
             tensor = (wide / wide.sum(-1, keepdim=True)).to(tensor.dtype)
-        if self.ascends:
-            tensor = tensor.sort(-1).values
+        if self.ascends or self.descends:
+            tensor = tensor.sort(-1, descending=self.descends).values
         if self.symmetric:
             tensor = tensor.triu() + tensor.triu(1).mT
         if self.kept is not None:
@@ -54,25 +57,37 @@ class Structure:
 
 
 def structure_of(first: torch.Tensor, second: torch.Tensor) -> Structure | None:
-    """Return the structure that two draws of one floating-point input share, or None if they share none."""
+    """Return the structure that two draws of one input share, or None if they share none."""
     draws = (first, second)
-    if first.numel() < _INPUTS.least_structured or any(
-        bool(draw.isnan().any()) or bool(draw.min() == draw.max()) for draw in draws
-    ):
+    if first.is_complex():
         return None
-    if all(_is_discrete(draw) for draw in draws):
+    if is_discrete(first):
+        return Structure(discrete=True, constant=torch.equal(first, second))
+    if first.numel() < 2 or any(bool(draw.isnan().any()) or bool(draw.min() == draw.max()) for draw in draws):
+        return None
+    ascends = all(_ascends(draw) for draw in draws)
+    descends = all(_ascends(draw.flip(-1)) for draw in draws)
+    if first.numel() < _INPUTS.least_structured and not ascends and not descends:
+        return None
+    kept = _kept(first, second)
+    if all(_has_few_values(draw) for draw in draws) or (kept is not None and (ascends or descends)):
         return Structure(discrete=True, constant=torch.equal(first, second))
     made = Structure(
-        kept=_kept(first, second),
+        kept=kept,
         symmetric=all(_is_symmetric(draw) for draw in draws),
         sums_to_one=all(_sums_to_one(draw) for draw in draws),
-        ascends=all(_ascends(draw) for draw in draws),
+        ascends=ascends,
+        descends=descends,
     )
-    holds = made.kept is not None or made.symmetric or made.sums_to_one or made.ascends
-    return made if holds else None
+    return made if made != Structure() else None
 
 
-def _is_discrete(draw: torch.Tensor) -> bool:
+def is_discrete(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor contains integers or booleans."""
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _has_few_values(draw: torch.Tensor) -> bool:
     flat = draw.reshape(-1)
     few = min(_INPUTS.few_values, flat.numel() // 4)
     step = max(1, flat.numel() // _INPUTS.sampled)

@@ -158,7 +158,7 @@ class Turns:
             return answer, None
         if self._judge.has_other_problems(request):  # The request could not use the memory of these problems.
             self._judge.close_problems()
-            return answer, Need(*3 * [self._memory().free_bytes])
+            return answer, self._judge.need(request)
         more = after_running_out(mine)
         return (with_the_whole_device(answer) if more is None else answer), more
 

@@ -80,11 +80,10 @@ class WallClockProbe:
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             each_ms = self._waiting_ms(limits)
             return max(0.0, each_ms - claimed_ms), f"launch() waits for the device: batched calls took {each_ms:.4g} ms"
-        if once:
-            return self._batches(claimed_ms, limits, warm_agrees=True)
-        warm_ms, words = self._warm_batches(claimed_ms, limits)
-        cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
-        if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0:
+        warm_ms, words = (0.0, "the model permits no repeats") if once else self._warm_batches(claimed_ms, limits)
+        cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0 and not once)
+        repeats = self._slots < _CLOCK.between_calls
+        if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0 and not (once and repeats):
             between_ms, also = self._between_calls(limits)
             return between_ms, f"{words}; {found}; {also}"
         return max(warm_ms, cold_ms), f"{words}; {found}"

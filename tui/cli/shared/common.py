@@ -50,12 +50,12 @@ def shown_errors() -> Iterator[None]:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(said)
-        echo(clean(said.getvalue().rstrip() + _sessions_to_name(error)), err=True)
+        _say(clean(said.getvalue().rstrip() + _sessions_to_name(error)))
         sys.exit(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):
             raise error.__cause__ from None  # a bug or a damaged installation; click takes it for a closed prompt
-        echo("interrupted", err=True)
+        _say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The process that read our output has exited.
@@ -65,15 +65,20 @@ def shown_errors() -> Iterator[None]:
         if error.filename is not None or _can_print():
             raise
         _discard_output()
-        with contextlib.suppress(OSError):
-            echo(f"Error: cannot write standard output: {error.strerror}", err=True)
+        _say(f"Error: cannot write standard output: {error.strerror}")
         sys.exit(ExitCode.STORAGE)
     except Exception as error:
         code = _exit_code(error)
         if code is None:
             raise
-        echo(clean(f"Error: {error}"), err=True)
+        _say(clean(f"Error: {error}"))
         sys.exit(code)
+
+
+def _say(text: str) -> None:
+    """Print to standard error if possible."""
+    with contextlib.suppress(OSError):
+        echo(text, err=True)
 
 
 def _can_print() -> bool:

@@ -89,9 +89,11 @@ def test_where_eager_overflows_a_kernel_may_be_finite_and_near() -> None:
     assert not passes(out, eager, exact)
 
 
-def test_integers_are_not_rounded() -> None:
-    eager = torch.tensor([1, 2])
-    assert not passes(torch.tensor([1, 3]), eager, torch.tensor([1, 3]))
+def test_integers_equal_those_of_an_accurate_run() -> None:
+    eager, exact = torch.tensor([1, 2, 7]), torch.tensor([1, 3, 7])
+    assert passes(torch.tensor([1, 3, 7]), eager, exact)
+    assert not passes(torch.tensor([1, 4, 7]), eager, exact)
+    assert not passes(torch.tensor([1, 3, 8]), eager, exact)
 
 
 def keeping(bits: int, nearest: bool) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -35,12 +35,16 @@ CASES: dict[str, tuple[Draw, Holds]] = {
         lambda: torch.randn(20, 30).bfloat16().softmax(-1),
         lambda x: bool((x >= 0).all()) and bool(((x.float().sum(-1) - 1).abs() < 0.01).all()),
     ),
+    "descending": (lambda: torch.randn(3, 40).sort(-1, descending=True).values, lambda x: bool((x.diff() <= 0).all())),
+    "edges of bins": (lambda: torch.randn(9).sort().values, lambda x: bool((x.diff() >= 0).all())),
     "sorted": (lambda: torch.randn(3, 40).sort(-1).values, lambda x: bool((x.diff() >= 0).all())),
 }
 DISCRETE: dict[str, Draw] = {
     "one-hot": lambda: functional.one_hot(torch.randint(0, 9, (50,)), 9).float(),
     "permutation": lambda: torch.eye(30)[torch.randperm(30)],
     "signs": lambda: torch.randint(0, 2, (200,)) * 2.0 - 1.0,
+    "sorted from zero": lambda: functional.pad(torch.rand(70).cumsum(0), (1, 0)),
+    "integers": lambda: torch.randint(0, 1000, (200,)),
     "a mask": lambda: torch.full((20, 20), -torch.inf).triu(1),
 }
 CHANCE: dict[str, Draw] = {

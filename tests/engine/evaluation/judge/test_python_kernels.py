@@ -408,6 +408,14 @@ def test_a_module_that_returns_the_same_memory_in_every_call_is_told_so(bench: M
     assert bench.language == "cu" or "forward returned the same memory in two calls" in verdict.reason
 
 
+def test_a_module_may_return_its_buffers_and_inputs(bench: ModuleBench, tmp_path: Path) -> None:
+    source = KEY_CACHE.replace("return torch", "return query, self.keys, torch").replace("self.place += 1", "pass")
+    bench.open(source.format(name="Model"), "returns", tmp_path)
+    verdict = bench.judge(source.format(name="ModelNew"))
+    bench.go_back()
+    assert verdict.correct, verdict.reason
+
+
 def test_an_empty_output_beside_another_is_no_obstacle(bench: ModuleBench, tmp_path: Path) -> None:
     source = MANY_OUTPUTS.replace("[x + i for i in range(63)]", "x[:0].view(0, 7).clone(), x * 2")
     bench.open(source.format(name="Model"), "empty", tmp_path)

@@ -90,6 +90,9 @@ class Model(Kernel):
         self._weight_specs = [one for one in mine.tensors if one.role in ("parameter", "buffer")]
         self._buffers = [Buffers(memory, offsets, mine.tensors) for offsets in order["slots"]]
         self._left: list[torch.Tensor] = []
+        self._left_addresses: set[int] = set()
+        tensors = [tensor for one in self._buffers for tensor in (*one.inputs, *one.weights)]
+        self._judges_addresses = {tensor.data_ptr() for tensor in tensors}
         self._model = self._build(mine, memory.device)
         self._own = {name: tensor for name, tensor, _ in named_weights(self._model)}
         self._weights = self._match(mine)
@@ -193,10 +196,11 @@ class Model(Kernel):
         ``WrongOutput``.
         """
         leaves = self._checked(result, slot)
-        earlier = {leaf.data_ptr() for leaf in self._left if leaf.numel()}
-        if any(leaf.data_ptr() in earlier for leaf in leaves):
+        addresses = {leaf.data_ptr() for leaf in leaves if leaf.numel()} - self._judges_addresses
+        if addresses & self._left_addresses:
             raise WrongOutput("forward returned the same memory in two calls: allocate the outputs in each call")
         self._left += leaves
+        self._left_addresses |= addresses
         self._keep_mutated(slot)
         return [leaf.data_ptr() if _IS_CONTIGUOUS(leaf) else -leaf.data_ptr() for leaf in leaves]
 
@@ -232,6 +236,7 @@ class Model(Kernel):
         """
         if "forget" in order:
             self._left.clear()
+            self._left_addresses.clear()
             return {}
         if "profile" in order or "repeat" in order:
             self.begin(order["seed"])
