@@ -613,7 +613,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
     slight: float = 4.0
-    """Multiple of the tolerance up to which rounding can explain an error. The verdict then names no pattern."""
+    """Multiple of KernelBench's tolerance up to which rounding can explain an error. The verdict then names no pattern.
+    """
     slight_share: float = 1e-3
     """Share of wrong integers or booleans that rounding can explain."""
     blended_together: int = 1 << 17
