@@ -259,6 +259,21 @@ def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
     assert why(selection, "v3").startswith("25% slower than v1 by separate verdicts (4.00x against ~5.00x over eager)")
 
 
+def test_the_best_kernel_comes_first_among_tied_kernels() -> None:
+    runoff = [
+        kernel("v1", 2.0, runoff_ratio=1.0, runoff_tied=True),
+        kernel("v2", 2.1, runoff_ratio=1.02, runoff_tied=True),
+        kernel("v3", 2.2, runoff_ratio=1.03, runoff_tied=True, best=True),
+        kernel("v4", 2.3, runoff_ratio=1.1),
+    ]
+    for strategy in (beam, greedy, serial):
+        assert selected_because(strategy(runoff, round_number=1, width=1, seed=0)) == ["v3"]
+    selection = greedy(runoff, round_number=1, width=1, seed=0)
+    assert why(selection, "v3") == "the best kernel, tied in the runoff; its verdict: 2.2 ms, 4.55x over eager"
+    assert why(selection, "v1") == "tied with v3 in the runoff; only the fastest is selected"
+    assert why(selection, "v4").startswith("7% slower than v3 in the runoff")
+
+
 def test_who_was_not_in_the_runoff_does_not_come_before_its_winner_by_a_luckier_reference() -> None:
     # v82 beat three kernels with better speedups from other minutes. v45, in between, had not run in that runoff.
     candidates = [

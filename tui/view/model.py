@@ -148,7 +148,8 @@ class Model(Struct):
 
     def without_compile(self, problem: ProblemState) -> str:
         """Say why ``problem`` has no torch.compile time."""
-        alive = self.link.kind in ("starting", "live", "stalled", "replay")
+        ended = self.state.engine is not None and self.state.engine.stopped is not None
+        alive = self.link.kind in ("starting", "live", "stalled") or (self.link.kind == "replay" and not ended)
         return without_compile(problem, measured=self.source.limits.torch_compile, pending=alive)
 
     @property

@@ -183,6 +183,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
             uncertain=is_uncertain(leader.verdict),
             runoff_ratio=runoff[leader.id].ratio if leader.id in runoff else None,
             runoff_tied=leader.id in runoff and runoff[leader.id].tied,
+            best=leader.id == problem.best,
             pinned=leader.id in pinned,
             exhausted=leader.id in dry,
         )

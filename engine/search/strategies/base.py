@@ -25,7 +25,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     category. ``lineage_categories``: the categories of all ideas in its lineage. ``runoff_ratio``: its time / the
     fastest leader's time in the latest runoff; None if the runoff did not include it. ``runoff_tied``: whether the
     runoff could not distinguish it from the fastest leader. ``uncertain``: whether the speedup is uncertain, possibly
-    for a reason other than its interval. ``exhausted``: whether no proposer has a new idea for it.
+    for a reason other than its interval. ``best``: whether it is the problem's best kernel. ``exhausted``: whether no
+    proposer has a new idea for it.
     """
 
     variant: str
@@ -40,6 +41,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     lineage_categories: frozenset[str] = frozenset()
     runoff_ratio: float | None = None
     runoff_tied: bool = False
+    best: bool = False
     pinned: bool = False
     exhausted: bool = False
 
@@ -72,14 +74,18 @@ def _place(one: Candidate) -> tuple[float, str]:
 
 
 def ranking(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Sort by speed: kernels in the latest runoff by ratio, other kernels by speedup relative to the runoff's
-    winner.
+    """Sort by speed: kernels in the latest runoff by ratio, other kernels by speedup relative to the runoff's winner.
+
+    The problem's best kernel comes first if the runoff tied it with the fastest kernel, whose speedup is then less
+    certain.
     """
     timed = sorted((one for one in candidates if one.runoff_ratio is not None), key=_place)
     least = (timed[0].runoff_ratio or 1.0) if timed else 1.0
     reached = reached_in_runoff([(one.speedup, (one.runoff_ratio or 1.0) / least) for one in timed]) if timed else 1.0
 
     def relative_time(one: Candidate) -> tuple[float, str]:
+        if one.best and one.runoff_tied:
+            return 0.0, one.variant
         return one.runoff_ratio / least if one.runoff_ratio is not None else reached / one.speedup, one.variant
 
     return sorted(candidates, key=relative_time)
@@ -119,6 +125,8 @@ def answer(ranked: Sequence[Candidate], selected_because: Mapping[str, str], dro
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
         where = "in the runoff; its verdict" if one.runoff_ratio is not None else "by its own verdict"
+        if (one.runoff_ratio or 1.0) > 1.0:
+            return f"the best kernel, tied {where}: {milliseconds(one.ms)}, {one.speedup_words} over eager"
         return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup_words} over eager"
     place = "the fastest with untried ideas" if rank == 1 else f"number {rank} by speed"
     return f"{place}: {against(one, ranked[0], ranked)}"

@@ -135,7 +135,8 @@ def _keeper(wait: DeviceAwaited) -> str:
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
     flight = model.state.at_work()
     if model.link.kind == "ended":
-        return [line((f"  {len(flight)} kernels unfinished", palette.dim))] if flight else []
+        kernels = "1 kernel" if len(flight) == 1 else f"{len(flight)} kernels"
+        return [line((f"  {kernels} unfinished", palette.dim))] if flight else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]
     busy.sort(key=lambda variant: (variant.stage not in ON_DEVICE, variant.stage_since))
     lines = [_worker(model, variant, palette) for variant in busy[:12]]
