@@ -67,6 +67,10 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
     return "\n".join(lines)
 
 
+COMPILED: tuple[Language, ...] = ("cpp", "cu")
+"""Languages whose kernels define ``launch``."""
+
+
 def prototype(spec: ProblemSpec, language: Language) -> str:
     """Declare ``launch`` with its arguments: inputs, parameters and buffers, outputs, workspace, and for CUDA the
     stream.

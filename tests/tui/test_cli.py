@@ -270,6 +270,8 @@ def test_problems_lists_files_and_builtins_with_their_shapes(kernel_tui: KernelT
     assert own["inputs"] == ["x (200, 1000) float32"]
     assert "cpp" in own["languages"]
     assert builtin["id"] == "layernorm"
+    signature = 'extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream);'
+    assert signature in kernel_tui("problems", "softmax.py").stdout
 
 
 def test_problems_can_be_opened_to_find_those_that_need_no_kernel(kernel_tui: KernelTui, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     seed.write_text(best.read_text() + "\n// seeded by hand\n")
     tmux.keys("a")
     tmux.until("Seed a C++ kernel for softmax")
+    tmux.until('extern "C" int launch(const float* x, float* out, void* workspace);')
     tmux.command(str(seed))
     tmux.until("seeded from seed.cpp")
 

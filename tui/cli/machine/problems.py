@@ -72,9 +72,14 @@ def problems(
             row_json |= {"device": device, "playbook": why is None, "playbook_refusal": why or ""}
         print_json(printed)
     else:
+        from engine.problem.c_header import COMPILED, prototype
+        from engine.problem.spec import LANGUAGE_TITLES
         from tui.console.lists import print_problems
 
         print_problems(rows, proposers)
+        if len(found) == 1 and isinstance(spec := found[0][1], ProblemSpec):
+            for language in (one for one in COMPILED if one in spec.languages):
+                echo(f"signature in {LANGUAGE_TITLES[language]}:\n  {prototype(spec, language)}")
         if device is not None:
             able = sum(why is None for why in refusals)
             echo(f"{device}: the playbook can write kernels for {able} of {len(rows)} problems")

@@ -255,7 +255,10 @@ def _is_source(file: str, kernel: Chosen) -> bool:
     if suffix not in (".cpp", ".cu"):
         return False
     if suffix != own:
-        raise Failure(f"{file}: the kernel's source is a {own} file; change the suffix", ExitCode.USAGE)
+        proposed = Path(file).with_suffix(own)
+        raise Failure(
+            f"{file}: the kernel's source is a {own} file; use --output {shlex.quote(str(proposed))}", ExitCode.USAGE
+        )
     return True
 
 
@@ -350,7 +353,8 @@ def _write_program(one: Chosen, file: str) -> None:
         raise ExportError(f"{one.problem.id}: --standalone needs a .cpp or .cu kernel")
     own, printed = suffix_of(one.language), file == "-"
     if not printed and Path(file).suffix != own:
-        raise Failure(f"{file}: the program is a {own} file; change the suffix", ExitCode.USAGE)
+        proposed = shlex.quote(str(Path(file).with_suffix(own)))
+        raise Failure(f"{file}: the program is a {own} file; use --output {proposed}", ExitCode.USAGE)
     with working("running the reference"):
         expected = expected_of(one.problem)
     text = program(

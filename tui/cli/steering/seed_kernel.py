@@ -34,7 +34,8 @@ def seed_kernel(
 ) -> None:
     """Add a kernel that you wrote. The engine judges the kernel next.
 
-    KERNEL is a .cpp, .cu or .py file, or '-' for standard input. The kernel can become a parent in the same round.
+    KERNEL is a .cpp, .cu or .py file, or '-' for standard input. For the signature of a problem's C++ and CUDA kernels,
+    run `kernel-tui problems FILE`. The kernel can become a parent in the same round.
     """
     from engine.session.records.requests import SeedKernel
     from engine.system.text_file import read_stream

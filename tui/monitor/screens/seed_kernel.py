@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
+from engine.problem.c_header import COMPILED, prototype
 from engine.problem.spec import LANGUAGE_OF_SUFFIX, LANGUAGE_TITLES, Language, language_of_file, suffix_of
 from engine.session.state.session_state import IdeaState, ProblemState
 from engine.system.text_file import UnreadableFile, read_text
@@ -87,6 +88,9 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         with Vertical():
             languages = " or ".join(LANGUAGE_TITLES[language] for language in self._problem.languages)
             yield Static(f"Seed a {languages} kernel for {one_line(self._problem.id, 60)}", markup=False)
+            compiled = next((language for language in self._problem.languages if language in COMPILED), None)
+            if compiled is not None:
+                yield Static(one_line(prototype(self._problem.spec, compiled), 600), markup=False)
             if self._idea is not None:
                 yield Static(f"For idea {self._idea.id}: {one_line(self._idea.text, 300)}", markup=False)
             elif self._waiting:
