@@ -334,7 +334,7 @@ async def test_the_monitor_says_why_the_first_of_a_runoff_is_not_the_best(engine
             ev.VerdictGiven(variant=first, verdict=wide),
             ev.RunoffFinished(problem="softmax", round=2, standings=standings),
         )
-        rule = f"runoff of 2 kernels, fastest: {first}; best remains: {best} ({first}: tied, but uncertain)"
+        rule = f"runoff of 2 kernels, fastest: {first}; best remains: {best} ({first}: tied, wide interval)"
         await monitor.until_shown(rule)
         assert state.problems["softmax"].best == best
         for name in (first, best):

@@ -12,8 +12,8 @@ from tui.text.certainty import comparable_ms, comparable_words, interval_words
 
 NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
-TIED_BUT_UNCERTAIN = "tied, but uncertain"
-"""Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's speedup is uncertain."""
+TIED_BUT_WIDE = "tied, wide interval"
+"""Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's interval is wide."""
 
 NO_CHANGE = fmt.change(0.0).lstrip("+-")
 """A change that rounds to zero."""
@@ -53,8 +53,8 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     amount = fmt.change(faster).lstrip("+-")
     how = f"{amount} {'faster' if faster >= 0 else 'slower'} than" if amount != NO_CHANGE else "as fast as"
     words = f"{how} {former.id} side by side"
-    if faster < 0:  # a tied kernel wins if the speedup of the fastest is uncertain
-        words += ", but certain"
+    if faster < 0:  # a tied kernel wins if the interval of the fastest is wide
+        words += ", but with a narrower interval"
     return words
 
 
@@ -138,7 +138,7 @@ def why_no_star(state: SessionState, variant: VariantState) -> str:
     own, first = timed.get(variant.id), timed.get(best.id)
     overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
     if overtaken and variant.verdict is not None and counts_by_low_end(variant.verdict):
-        return TIED_BUT_UNCERTAIN
+        return TIED_BUT_WIDE
     return f"{NO_RUNOFF} {best.id}"
 
 
@@ -151,7 +151,7 @@ def why_first_is_not_best(state: SessionState, variant: VariantState) -> str:
     if problem is None or problem.best is None or not problem.standings:
         return ""
     first, best = problem.standings[0].variant, problem.best
-    if variant.id not in (first, best) or why_no_star(state, state.variants[first]) != TIED_BUT_UNCERTAIN:
+    if variant.id not in (first, best) or why_no_star(state, state.variants[first]) != TIED_BUT_WIDE:
         return ""
     return f"{first} was first in the runoff, but is tied with {best}, and {first}'s speedup is uncertain"
 

@@ -17,7 +17,7 @@ from tui.monitor.messages import NodeHighlighted, NodeOpened, RowsReshaped
 from tui.monitor.panes.lines import EMPTY, LineWidget, line
 from tui.monitor.panes.tree.rows import TreeRows
 from tui.monitor.panes.tree.tree_lines import RowLines
-from tui.text.runoff_text import TIED_BUT_UNCERTAIN
+from tui.text.runoff_text import TIED_BUT_WIDE
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.row import Row
@@ -34,7 +34,7 @@ class SearchTree(LineWidget):
         "by side and decides the best kernel (the star). If a runoff timed a kernel, its speedup and ms are the best "
         "kernel's, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better "
         "than the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
-        f"kernel. '{TIED_BUT_UNCERTAIN}' marks the runoff's first kernel if its speedup is uncertain and a tied kernel "
+        f"kernel. '{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel "
         "is the best. A round's speedup is that of its leader."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
