@@ -289,7 +289,7 @@ class JudgedProblem:
         inputs that change permit only fresh draws.
         """
         if any(one is not None and one.discrete and not one.constant for one in self._structures):
-            return "fresh"
+            return self._fresh_if_reproducible()
         if not any(tensor.is_floating_point() for tensor in own):
             return "none"
         other = self.source.draw_inputs(secrets.randbits(48))
@@ -303,7 +303,13 @@ class JudgedProblem:
             mix_into(mixed, own, other, self._structures, mixing, random.Random(0), self.policy.correctness)
             if (taken := result_of(lambda: is_finite(mixed))) or (taken is not None and not finite):  # noqa: B023
                 return mixing
-        return "fresh"
+        return self._fresh_if_reproducible()
+
+    def _fresh_if_reproducible(self) -> Mixing:
+        """Return "fresh" if equal seeds give equal inputs, otherwise "none". The judge loads some inputs twice."""
+        seed = secrets.randbits(48)
+        draws = [self.source.draw_inputs(seed) for _ in range(2)]
+        return "fresh" if all(torch.equal(*pair) for pair in zip(*draws, strict=True)) else "none"
 
     def find_outlier_sizes(self, tolerances: Tolerances) -> None:
         """Determine the outlier magnitudes for ``inject_outliers``. Before the first call of this method, all

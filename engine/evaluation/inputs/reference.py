@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -110,15 +112,13 @@ class Reference:
 
     def _call_get_inputs(self, seed: int) -> Any:
         if self._draw_on_device:
-            torch.manual_seed(seed)
             try:
-                with OnDevice(str(self.device)), torch.device(self.device), torch.no_grad():
+                with _seeded(seed), OnDevice(str(self.device)), torch.device(self.device), torch.no_grad():
                     return self._module.get_inputs()
             except (RuntimeError, TypeError):
                 # The file also creates CPU tensors (with NumPy, or at module level), so later draws run on the CPU.
                 self._draw_on_device = False
-        torch.manual_seed(seed)
-        with OnDevice("cpu"), torch.no_grad():
+        with _seeded(seed), OnDevice("cpu"), torch.no_grad():
             return self._module.get_inputs()
 
     @staticmethod
@@ -236,6 +236,25 @@ class Reference:
                 rms = original.float().square().mean().sqrt()
                 scale = torch.where(rms > 0, rms, torch.ones_like(rms))
                 tensor.copy_(original * factor + 0.1 * scale * noise)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that a problem file may use. Afterward, restore those of Python and NumPy, because the judge
+    uses them, too.
+    """
+    torch.manual_seed(seed)
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    before = numpy.random.get_state() if numpy is not None else None
+    random.seed(seed)
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if numpy is not None and before is not None:
+            numpy.random.set_state(before)
 
 
 def _copies(leaves: Sequence[Any]) -> list[Any]:

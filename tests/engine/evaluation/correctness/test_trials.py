@@ -290,3 +290,48 @@ def test_a_sample_of_what_a_scan_finds_usual_is_found_off(
         assert not wrong_on(honest)
     finally:
         judged.close()
+
+
+LENGTHS = """
+import random
+
+import numpy
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, ends, mask):
+        return torch.segment_reduce(x, "sum", offsets=ends) * mask
+
+def get_inputs():
+    inner = sorted(GENERATOR)
+    mask = torch.tensor([random.random() < 0.5 for _ in range(len(inner) + 1)])
+    return [torch.randn(1000), torch.tensor([0, *inner, 1000]), mask]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("generator", "changes"),
+    [
+        ("torch.randperm(1000)[:30].tolist()", True),
+        ("random.sample(range(1000), 30)", True),
+        ("numpy.random.permutation(1000)[:30].tolist()", True),
+        ("numpy.random.default_rng().permutation(1000)[:30].tolist()", False),  # No seed reaches this generator.
+    ],
+)
+def test_integers_of_timed_calls_are_whole_draws_that_can_be_repeated(
+    tmp_path: Path, generator: str, changes: bool
+) -> None:
+    (tmp_path / "lengths.py").write_text(LENGTHS.replace("GENERATOR", generator))
+    judged = JudgedProblem(inspect_file(tmp_path / "lengths.py", "lengths"), JudgeDevice("cpu", 1), 4)
+    slot, loaded = judged.arena.slots[0], []
+    for seed in (7, 7, 8):
+        judged.load_mixed(0, slot, seed)
+        loaded.append([tensor.clone() for tensor in slot.inputs])
+        ends = slot.inputs[1]
+        assert int(ends[0]) == 0 and int(ends[-1]) == 1000 and bool((ends.diff() >= 0).all())
+    assert all(torch.equal(*pair) for pair in zip(*loaded[:2], strict=True))
+    assert torch.equal(loaded[0][1], loaded[2][1]) is not changes
+    judged.close()
