@@ -91,7 +91,7 @@ class Model(Kernel):
         self._buffers = [Buffers(memory, offsets, mine.tensors) for offsets in order["slots"]]
         self._left: list[torch.Tensor] = []
         self._left_addresses: set[int] = set()
-        tensors = [tensor for one in self._buffers for tensor in (*one.inputs, *one.weights)]
+        tensors = [tensor for one in self._buffers for tensor in (*one.inputs, *one.weights, *one.outputs)]
         self._judges_addresses = {tensor.data_ptr() for tensor in tensors}
         self._model = self._build(mine, memory.device)
         self._own = {name: tensor for name, tensor, _ in named_weights(self._model)}
