@@ -34,7 +34,9 @@ from engine.problem.source import ProblemFileError
 from engine.problem.spec import ProblemSpec
 from engine.system.memory import give_back_freed_memory
 
-_ASSERTING = re.compile(r"binary_cross_entropy\(|BCELoss\(|\.long\(\)|\.int\(\)|torch\.(long|int64|int32|int)\)")
+_ASSERTING = re.compile(
+    r"binary_cross_entropy\(|BCELoss\(|\.(long|int)\(\)|\.(to|type)\((dtype=)?torch\.(long|int64|int32|int)\)"
+)
 """Code in a model whose CUDA kernels may fail an assertion if input values are out of bounds. The conversions compute
 indices from values.
 """
