@@ -101,7 +101,7 @@ def test_the_engine_starts_and_ends_workers_over_ssh(ssh_path: str, kernel_tui: 
     assert set(verdicts_per_kernel(session).values()) == {1}
     verdicts = [one.verdict for one in fold(recorded(session)).variants.values()]
     assert {verdict.host for verdict in verdicts if verdict is not None} == {"localhost"}
-    _, alive = psutil.wait_procs(workers(str(tmp_path)), timeout=15)
+    _, alive = psutil.wait_procs(workers(str(tmp_path)), timeout=PATIENCE_S)
     assert not alive
     assert not (session / "scratch" / "certificates").exists()
 

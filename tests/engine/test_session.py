@@ -36,6 +36,7 @@ from engine.session.store import (
     wait_handled,
     write_best,
 )
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -243,7 +244,7 @@ async def test_the_inbox_wakes_for_a_command(paths: SessionPaths) -> None:
     waiting = asyncio.create_task(inbox.next())
     await asyncio.sleep(0.1)
     await asyncio.to_thread(send_request, paths, Pause(), "cli")
-    assert (await asyncio.wait_for(waiting, 5)).command == Pause()
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).command == Pause()
     inbox.close()
 
 

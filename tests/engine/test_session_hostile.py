@@ -131,7 +131,7 @@ def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, 
     paths = create_session(tmp_path / "sessions", "altered", "", "config.toml", 0)
     ALTERED[what](paths)
     for command in (("show", "altered"), ("attach", "altered", "--once"), ("resume", "altered", "--rounds", "2")):
-        ran = kernel_tui(*command, timeout=20)
+        ran = kernel_tui(*command)
         assert ran.returncode in (1, 3), ran.stderr
         assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
 

@@ -91,6 +91,6 @@ def test_auto_is_read_in_any_case(run: KernelTui) -> None:
 
 
 def test_sizes_that_the_problem_does_not_have_are_refused_before_anything_is_judged(run: KernelTui) -> None:
-    refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", "ROW=100", timeout=10)
+    refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", "ROW=100")
     assert refused.returncode == ExitCode.USAGE
     assert "no size ROW; did you mean ROWS?" in refused.stderr

@@ -296,13 +296,13 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_a_monitor_whose_terminal_is_gone_ends(terminal: Terminal) -> None:
     terminal.hang_up()
-    assert terminal.process.wait(timeout=5) in (128 + signal.SIGHUP, -signal.SIGHUP)
+    assert terminal.process.wait(timeout=PATIENCE_S) in (128 + signal.SIGHUP, -signal.SIGHUP)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_monitor_and_restores_the_terminal(terminal: Terminal, number: signal.Signals) -> None:
     terminal.process.send_signal(number)
-    assert terminal.process.wait(timeout=5) == 128 + number
+    assert terminal.process.wait(timeout=PATIENCE_S) == 128 + number
     time.sleep(0.3)
     assert b"\x1b[?1049l" in terminal.seen, "the alternate screen was left"
 

@@ -24,6 +24,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.state.spend import Spend
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session
 from tests.model_server import ModelServer
+from tests.patience import PATIENCE_S
 
 Wire = Literal["responses", "chat", "gemini", "anthropic", "command"]
 WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini", "anthropic", "command")
@@ -95,7 +96,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(met: Callable[[], object]) -> None:
     """Wait until a condition outside this loop holds. On a busy machine, an SDK takes seconds to import."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

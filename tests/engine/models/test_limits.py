@@ -19,6 +19,7 @@ from engine.session.records.events import BudgetChanged, ModelCallStarted, Share
 from engine.session.records.model_calls import CallSite
 from tests.engine.models.conftest import PROMPT, SITE, WIRES, Desk, Engine, Wire, model_table, until
 from tests.model_server import Do, ModelServer
+from tests.patience import PATIENCE_S
 
 PRICED = 'model = "m"\nconcurrency = 64\ninput_price = 2.0\noutput_price = 10.0'
 
@@ -215,7 +216,7 @@ async def test_a_place_that_nobody_takes_goes_to_the_next() -> None:
         gate.refused(entered, pause_s=0.1)
     await asyncio.sleep(0.02)  # the first has the slot, and waits for the limiter to open
     first.cancel()
-    await asyncio.wait_for(second, 2)
+    await asyncio.wait_for(second, PATIENCE_S)
     assert order == ["second"]
 
 

@@ -174,9 +174,7 @@ async def test_a_broken_torch_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_cancelling_ends_the_child(tmp_path: Path) -> None:
     paths = written(tmp_path, hangs="import time\ntime.sleep(600)\n")
     task = asyncio.create_task(inspect_files(paths))
-    async with asyncio.timeout(PATIENCE_S):
-        while not any("engine.problem.inspection" in child.cmdline() for child in psutil.Process().children()):
-            await asyncio.sleep(0.05)
+    await asyncio.to_thread(_wait_for_child, os.getpid())
     children = psutil.Process().children()
 
     task.cancel()

@@ -90,7 +90,7 @@ def test_who_holds_the_device_knows_that_another_waits_and_can_ask_it_for_memory
         assert is_awaited(DEVICE)
         if asks:
             with asking_for_memory(DEVICE):
-                assert other.wait(10) == 0
+                assert other.wait(PATIENCE_S) == 0
             assert not is_awaited(DEVICE)
-    assert other.communicate(timeout=10)[0] == ("asked for memory\n" if asks else "held\n")
+    assert other.communicate(timeout=PATIENCE_S)[0] == ("asked for memory\n" if asks else "held\n")
     assert not memory_is_asked_for(DEVICE)

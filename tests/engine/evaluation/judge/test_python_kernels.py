@@ -416,7 +416,7 @@ def get_init_inputs():
 def test_a_module_that_returns_the_same_memory_in_every_call_is_told_so(bench: ModuleBench, tmp_path: Path) -> None:
     """The judge notices it in a batch, so the calls must be short on a busy machine, too."""
     bench.open(ABS.format(name="Model", body="return x.abs()"), "abs", tmp_path)
-    reuses = "self.kept = getattr(self, 'kept', None); self.kept = torch.abs(x, out=self.kept)\n        return self.kept"
+    reuses = "self.kept = torch.abs(x, out=getattr(self, 'kept', None)); return self.kept"
     verdict = bench.judge(ABS.format(name="ModelNew", body=reuses))
     assert verdict.correct == (bench.language == "cu"), "on a GPU, the runner copies each result"
     assert bench.language == "cu" or "forward returned the same memory in two calls" in verdict.reason

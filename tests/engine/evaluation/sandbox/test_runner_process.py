@@ -11,6 +11,7 @@ import pytest
 from engine.evaluation.sandbox.resource_limits import Limits
 from engine.evaluation.sandbox.runner import Runner
 from engine.evaluation.sandbox.runner_process import SpareProcess, spare_process
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_a_killed_spare_process_is_replaced(spare: SpareProcess) -> None:
     killed = children() - before
     for one in killed:
         one.send_signal(signal.SIGKILL)
-    psutil.wait_procs(killed, timeout=10)
+    psutil.wait_procs(killed, timeout=PATIENCE_S)
     with Runner("cpu", Limits(), lambda: False) as runner:
         assert runner.pid not in [one.pid for one in killed]
 
