@@ -15,14 +15,14 @@ class ExitCode(IntEnum):
     ==  =================  ==============================================================================
     0   OK                 the command succeeded
     1   FAILURE            an error without its own code; the message has the reason
-    2   USAGE              bad arguments, an unknown name, or a missing or invalid configuration
+    2   USAGE              bad arguments, an unknown name, or a missing or invalid config
     3   NO_SESSION         no such session, or the file is not a session
     4   SESSION_LOCKED     an engine already runs the session, or another process holds its database
     5   SESSION_NEWER      a newer kernel-tui wrote the session
     6   STORAGE            cannot write a file: disk full, read-only, failing, or unsafe for SQLite's WAL
-    7   NO_TOOLS           no compiler or no torch, so nothing can be built or judged
+    7   NO_TOOLS           no compiler or no torch, so kernel-tui cannot build or judge kernels
     8   NOTHING_CORRECT    the search ended without a correct kernel, or the judged kernel is not correct
-    9   NO_KEY             the environment lacks an API key that the configuration needs
+    9   NO_KEY             the environment lacks an API key that the config needs
     10  WAITING            the search needs replies from a person (run --until-idle)
     11  NOT_OPENED         the judge was killed while it opened a problem; resume tries again
     130 INTERRUPTED        SIGINT or SIGTERM stopped the command; resume continues the saved session

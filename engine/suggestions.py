@@ -12,7 +12,7 @@ _NUMBERED = re.compile(r"[vi]\d+")
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean softmax?`` for the known name closest to ``name``; "" if none is close.
 
-    Ids such as ``v99`` get no suggestion, because a wrong number is no misspelling.
+    Ids such as ``v99`` get no suggestion, because a wrong number is not a misspelling.
     """
     if _NUMBERED.fullmatch(name):
         return ""

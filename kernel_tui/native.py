@@ -75,7 +75,7 @@ class _Call:
 def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
     """Compile ``source`` for this machine's processor ("cpp") or GPU ("cuda" or "cu"), and load the library.
 
-    A cache stores builds by content.
+    A cache stores the library for later calls with the same source.
 
     Each definition ``extern "C" TYPE NAME(...) {`` becomes a function of the library. An ``int`` result is a status:
     the call raises ``RuntimeError`` if the status is not 0.

@@ -14,14 +14,14 @@ _ROOT = str(_HERE / "_packages" if (_HERE / "_packages").is_dir() else _HERE.par
 """The directory of ``engine``: an installed wheel keeps it under ``_packages``."""
 _LOCK = threading.RLock()
 _OURS: dict[str, ModuleType] = {}
-"""This program's ``engine`` modules, kept here while the user's modules have that name."""
+"""This program's ``engine`` modules, stored here while ``sys.modules`` contains the user's."""
 
 
 @contextmanager
 def own_packages() -> Iterator[None]:
     """Make ``engine`` this program's package inside the block, and restore the user's modules after the block."""
     with _LOCK:
-        if _is_ours(sys.modules.get("engine")):  # one of our own processes, or a block within a block
+        if _is_ours(sys.modules.get("engine")):  # This is our own process, or a nested block.
             yield
             return
         theirs = _taken()

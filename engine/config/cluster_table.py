@@ -17,12 +17,12 @@ def scheduler_address(value: str) -> str:
     if value.startswith("tcp://") or re.match(r"^[\w.-]+:\d+$", value):
         place = value.removeprefix("tcp://")
         raise refusal(
-            f"{value!r} is not encrypted, so anyone on the network could run code on the workers; use "
+            f"connections to {value!r} are not encrypted, so anyone on the network could run code on the workers; use "
             f'"tls://{place}", with certificates from: kernel-tui cluster certs'
         )
     match = _ADDRESS.match(value)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise refusal(f'{value!r} is not an address; use one such as "tls://gpu1:8786"')
+        raise refusal(f'{value!r} is not an address; use an address such as "tls://gpu1:8786"')
     return value
 
 
@@ -54,5 +54,6 @@ class ClusterConfig(Table):
     certificates: ResolvedPath | None = None
     """With ``scheduler``: directory with ``ca.pem``, ``engine.pem`` and ``engine-key.pem``."""
     gpu: str | None = None
-    """Model of the devices that judge kernels, as the monitor shows it (``NVIDIA H200``). Default: the most frequent
-    model. Devices of other models stay idle, because times from different models are not comparable."""
+    """Device model that judges kernels, as the monitor shows it (``NVIDIA H200``). Default: the most frequent model in
+    the cluster. Devices of other models stay idle, because times from different models are not comparable.
+    """

@@ -11,7 +11,7 @@ from engine.config.values import Device, MemoryLimit, Positive, Table, Tolerance
 
 
 class EvaluationConfig(Table):
-    """How the judge builds, checks and times kernels."""
+    """Settings for building, checking and timing kernels."""
 
     device: Device = "auto"
     """Devices on which the judge runs kernels: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, or a list of GPUs. ``auto``:
@@ -23,8 +23,8 @@ class EvaluationConfig(Table):
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT
     """Largest allowed error of an output element, relative to the rms of the output plus the element's magnitude.
-    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 sets the error
-    directly."""
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 is the error itself.
+    """
     precision: Literal["any", "fp32"] = "any"
     """Required precision. ``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as
     accurate as fp32.
@@ -34,12 +34,12 @@ class EvaluationConfig(Table):
     kernels. ``label``: the judge accepts them, and the verdict names the library.
     """
     max_pairs: int = Field(default=200, ge=8, le=100_000)
-    """Maximum number of timing pairs per evaluation. Each pair times the reference and the kernel. A thorough verdict
-    allows seven times as many pairs in each of its three evaluations.
+    """Maximum number of timing pairs per evaluation. Each pair times the reference and the kernel. For a thorough
+    verdict, each of three evaluations may measure seven times as many pairs.
     """
     deadline_s: Positive = 30.0
-    """Time limit for each step of a kernel's process (start, load or call), in seconds. Calls may have a shorter
-    limit.
+    """Time limit for each step of a kernel's process (start, load or call), in seconds. The judge may set a shorter
+    limit for calls.
     """
     memory_limit: MemoryLimit = "auto"
     """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto``: the judge derives the limit from

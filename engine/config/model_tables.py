@@ -92,7 +92,7 @@ class CalledModel(_Proposer):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key. None means that the model needs no key."""
+        """Name of the environment variable with the API key. None means that the model needs no key."""
         return self.key_env
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class OpenAIModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key. None means that the client sends no key."""
+        """Name of the environment variable with the API key. None means that the client sends no key."""
         return self.key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
 
 
@@ -153,7 +153,7 @@ class GeminiModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key. None means that the client sends no key."""
+        """Name of the environment variable with the API key. None means that the client sends no key."""
         return self.key_env or ("GEMINI_API_KEY" if self.base_url is None else None)
 
     @model_validator(mode="after")
@@ -182,7 +182,7 @@ class AnthropicModel(RemoteModel):
 
     @property
     def key_variable(self) -> str | None:
-        """Name of the environment variable with the key. None means that the client sends no key."""
+        """Name of the environment variable with the API key. None means that the client sends no key."""
         return self.key_env or ("ANTHROPIC_API_KEY" if self.base_url is None else None)
 
     @model_validator(mode="after")

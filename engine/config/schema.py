@@ -135,8 +135,8 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel with a new category
-    of ideas.
+    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel whose idea has a new
+    category.
     """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
@@ -162,9 +162,8 @@ class BudgetConfig(SpendLimits):
     in which another process occupies the device.
     """
     minutes_per_problem: Positive | None = None
-    """Engine time in minutes for each problem. With this key, the search works on one problem at a time: it opens a
-    problem, searches it and evicts it before the next. Unused minutes go to other problems. Without this key, all
-    problems share the time and stay open.
+    """Engine time in minutes for each problem. With this key, the search opens, searches and evicts one problem before
+    it opens the next. Unused minutes go to other problems. Without this key, all problems share the time and stay open.
     """
     per_problem: SpendLimits = SpendLimits()
     """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
@@ -188,7 +187,7 @@ class ProfileConfig(Table):
 
 
 class TrackingConfig(Table):
-    """Server that receives parameters, metrics and best kernels. Needs the extra ``tracking``."""
+    """Server that receives parameters, metrics and best kernels. This table needs the extra ``tracking``."""
 
     mlflow: str | None = None
     """Address of an MLflow tracking server, such as ``http://localhost:5000``. Credentials come from the environment

@@ -1,7 +1,7 @@
 """Line numbers of keys in a TOML text, which ``tomllib`` does not report.
 
-The text must parse with ``tomllib.loads``, because this scan follows only the structure of TOML 1.0. It handles tables,
-arrays of tables, dotted and quoted keys, inline tables, multi-line arrays and all four kinds of strings.
+The text must parse with ``tomllib.loads``, because this scan does not check the syntax. It handles tables, arrays of
+tables, dotted and quoted keys, inline tables, multi-line arrays and all four kinds of strings.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Scan:
     def _pair(self, table: KeyPath) -> None:
         line = self._line()
         key = self._key()
-        self.at += 1  # Skip the equals sign.
+        self.at += 1  # ``_key`` stops before the equals sign.
         path = (*table, *key)
         for length in range(len(table) + 1, len(path) + 1):
             self.lines.setdefault(path[:length], line)

@@ -20,10 +20,10 @@ DEFAULT = KERNELBENCH
 
 ALLOWED = f'"{KERNELBENCH}" (1e-4 in fp32, 1e-2 in half precision), "{CRFM}" (1e-2) or a number between 0 and 1'
 UNKNOWN = "unknown"
-"""Tolerance name to display if the configuration is unreadable."""
+"""Tolerance name to display if the config is unreadable."""
 
 SessionTolerance = str | float | None
-"""A stored session's tolerance. None means that the session's configuration is unreadable."""
+"""A stored session's tolerance. None means that the session's config is unreadable."""
 
 _ALIASES = {"published": CRFM}
 """Tolerance names in older configs and sessions, with their current names."""
@@ -50,7 +50,7 @@ def largest_error(tolerance: str | float, dtype: str) -> float:
 
 
 def tolerance_in(config: str) -> SessionTolerance:
-    """Read the tolerance from a session's frozen configuration (TOML)."""
+    """Read the tolerance from a session's frozen config (TOML)."""
     try:
         evaluation = toml_table(config).get("evaluation", {})
     except tomllib.TOMLDecodeError:
@@ -59,7 +59,7 @@ def tolerance_in(config: str) -> SessionTolerance:
 
 
 def tolerance_of(digest: str, text: Callable[[str], str]) -> SessionTolerance:
-    """Read a session's tolerance from the configuration in the blob ``digest``. ``text`` reads a blob."""
+    """Read a session's tolerance from the config in the blob ``digest``. ``text`` reads a blob."""
     return tolerance_in(text(digest)) if digest else None
 
 

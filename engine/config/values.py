@@ -36,10 +36,10 @@ def refusal(message: str) -> PydanticCustomError:
 
 
 def session_name(name: str) -> str:
-    """Return a valid name of a session. Raises PydanticCustomError."""
+    """Validate the name of a session, and return it. Raises PydanticCustomError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise refusal(
-            f"{name!r} cannot name a session; use at most 64 letters, digits, '.', '_' and '-', and start with a "
+            f"{name!r} is not a valid session name; use at most 64 letters, digits, '.', '_' and '-', and start with a "
             "letter or digit"
         )
     return name
@@ -52,7 +52,10 @@ def _beside_config(value: str | Path, info: ValidationInfo) -> str:
 
 def _problem(value: str, info: ValidationInfo) -> str:
     if not value.strip():
-        raise refusal("the text is empty; name a file, glob or directory, or builtin:quickstart/softmax")
+        raise refusal(
+            "the text is empty; use a file, a directory, a glob, or a built-in problem such as "
+            "builtin:quickstart/softmax"
+        )
     return value if value.startswith(BUILTIN) else _beside_config(value, info)
 
 
@@ -61,11 +64,13 @@ def _path(value: object, info: ValidationInfo) -> object:
 
 
 def device_names(value: object) -> object:
-    """Return a valid device name, or a tuple of such names. Raises PydanticCustomError."""
+    """Validate a device name or a list of device names, and return the name or a tuple of names. Raises
+    PydanticCustomError.
+    """
     names = value if isinstance(value, list | tuple) else (value,)
     allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
     if not names or not all(isinstance(name, str) for name in names):
-        raise refusal(f"{value!r} names no device; use {allowed}")
+        raise refusal(f"{value!r} is not a device; use {allowed}")
     if tuple(names) == ("auto",):
         return "auto"
     if unknown := [name for name in names if not _DEVICE.match(name)]:
@@ -114,7 +119,7 @@ def _environment_name(name: str) -> str:
 
 def _command(words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     if not words or not words[0].strip() or any("\0" in word for word in words):
-        raise refusal('the list names no program; use a program with its arguments, such as ["my-agent", "--print"]')
+        raise refusal('the list contains no program; use a program with its arguments, such as ["my-agent", "--print"]')
     program = words[0]
     return (_beside_config(program, info) if "/" in program else program, *words[1:])
 

@@ -1,4 +1,4 @@
-"""Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
+"""Discover the hardware and read its load: NVIDIA GPUs through NVML, the CPU through psutil.
 
 ``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
 driver, the list contains no GPU. A value that a device does not report is None.
@@ -203,7 +203,7 @@ def _cpu_name() -> str:
 
 
 def _cpu_features() -> tuple[str, ...]:
-    """Return the vector extensions in the kernel's list of processor features."""
+    """Return the vector extensions in Linux's list of processor features."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith(("flags", "Features")):

@@ -42,7 +42,7 @@ class Waiting:
     """Work that waits for a device.
 
     ``ticket``: older work has a smaller number. ``problem``: the problem to open, or None. ``only``: the only device
-    that can do the work, or None.
+    that can do the work, or None if any device can.
     """
 
     def __init__(self, ticket: int, problem: str | None, only: object | None = None) -> None:

@@ -20,8 +20,8 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
 
     The checks take several seconds and start child processes.
 
-    If this machine lacks something that the config requires, the finding is a ``fail``. Without a config, the defaults
-    apply. ``run_checks`` calls ``on_check`` with each check's name before the check starts.
+    If this machine lacks something that the config requires, the finding has the level ``fail``. Without a config, the
+    defaults apply. ``run_checks`` calls ``on_check`` with each check's name before the check starts.
     """
     required = tools.needs_gpu(config)
     found = tools.gpus()

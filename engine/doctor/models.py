@@ -70,11 +70,11 @@ def languages(config: Config | None, devices: Sequence[DeviceFact]) -> Finding:
     if config is None or not wanted:
         return Finding(name, "ok", "the device's default" if config is not None else "no config given")
     if config.cluster is not None:
-        return Finding(name, "ok", f"the search checks at its start whether the workers support {', '.join(wanted)}")
+        return Finding(name, "ok", f"when a search starts, it checks whether the workers support {', '.join(wanted)}")
     on_gpu = _on_gpu(config, any(one.kind == "cuda" for one in devices))
     device = next((one for one in devices if one.kind == ("cuda" if on_gpu else "cpu")), None)
     if device is None:
-        return Finding(name, "ok", f"not checked without the GPU that the config requires: {', '.join(wanted)}")
+        return Finding(name, "ok", f"cannot check {', '.join(wanted)} without the GPU that the config requires")
     if (why := cannot_run(wanted, device)) is not None:
         what, _, remedy = why.partition("; ")
         return Finding(name, "fail", what, remedy)

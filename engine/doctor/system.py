@@ -77,7 +77,7 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
     """Report which API keys are set. The check never shows a key's value."""
     name = "keys"
     present = [variable for variable in KEY_VARIABLES if environment.get(variable)]
-    shown = f"set: {', '.join(present)}" if present else "no API key set"
+    shown = f"set: {', '.join(present)}" if present else "no API key is set"
     remote = [] if config is None else [one for one in config.models if isinstance(one, CalledModel)]
     if not remote:
         return Finding(name, "ok", f"{shown}; the playbook needs no key")
@@ -103,7 +103,7 @@ def threads(
         return Finding(
             name,
             "warn",
-            f"OMP_NUM_THREADS={limit} lets kernels use fewer than {cores} cores",
+            f"OMP_NUM_THREADS={limit} limits kernels to fewer than {cores} cores",
             "unset OMP_NUM_THREADS",
         )
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":

@@ -102,8 +102,8 @@ def _cpp_remedy(log: str) -> str:
     if re.search(r"openmp|\b(lib|l)?g?omp(\b|_)", log, re.IGNORECASE):
         return "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
     if "did not finish" in log:
-        return "check the machine's load"
-    return "reinstall the C++ compiler, or use another one: export CXX=/path/to/g++"
+        return "check whether the machine is overloaded"
+    return "reinstall the C++ compiler, or use another compiler: export CXX=/path/to/g++"
 
 
 def gpus() -> Gpus:

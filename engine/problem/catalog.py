@@ -282,7 +282,7 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of the child's output, because the child's output may have any size."""
+    """Return only the end of the child's output, which may have any size."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]

@@ -202,8 +202,8 @@ def _input_names(built: Built) -> list[str]:
 
 
 def _parameter_names(function: Any, count: int, skip_self: bool) -> list[str]:
-    """Return the names of the first ``count`` positional parameters. Parameters in ``*args`` have a number as their
-    name.
+    """Return the names of the first ``count`` positional parameters. Arguments in ``*args`` have numbered names, such
+    as ``args_0``.
     """
     kinds = python_inspect.Parameter
     parameters = list(python_inspect.signature(function).parameters.values())[1 if skip_self else 0 :]
@@ -223,7 +223,7 @@ def _input_specs(built: Built, names: Names) -> list[TensorSpec]:
 
 
 def _scalar_specs(built: Built, names: Names) -> tuple[ScalarSpec, ...]:
-    """Return the numbers that a kernel may need: the scalars of ``forward``, then the simple init arguments."""
+    """Return the numbers that a kernel may need: the scalars of ``forward``, then the numbers in the init arguments."""
     named = list(zip(_input_names(built), built.leaves, strict=True))
     arguments = built.init_arguments
     for name, value in zip(_parameter_names(type(built.model).__init__, len(arguments), True), arguments, strict=True):

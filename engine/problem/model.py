@@ -46,8 +46,8 @@ class OnDevice(TorchFunctionMode):
 
 @contextlib.contextmanager
 def defaults_kept() -> Iterator[None]:
-    """Keep a problem file's settings from other files: afterwards, restore PyTorch's default dtype and gradient mode,
-    and reset the default device.
+    """Keep a problem file's settings from affecting other files: afterwards, restore PyTorch's default dtype and
+    gradient mode, and reset the default device.
     """
     dtype, has_gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     try:

@@ -49,7 +49,7 @@ async def other_sizes(problem: ProblemSpec) -> list[Resized]:
     """Return a smaller, an odd and a larger problem, in that order, without variants that the model rejects.
 
     At first, all sizes scale together. The model may reject the result, for example because a width must be a multiple
-    of the number of heads. Then only one size scales. Raises ``NoOtherSizes``.
+    of the number of heads. In this case, only one size scales. Raises ``NoOtherSizes``.
     """
     try:
         known = scalable(sizes_of(problem.source))
@@ -99,6 +99,6 @@ def _is_other(problem: ProblemSpec, answer: ProblemSpec) -> bool:
 
 
 def _named(problem: ProblemSpec, label: str, sizes: Mapping[str, int], answer: ProblemSpec) -> Resized:
-    # The judge identifies problems by id.
+    # The judge identifies problems by id, so each variant needs its own id.
     suffix = label or "_".join(f"{name}_{value}" for name, value in sizes.items())
     return Resized(label, dict(sizes), replace(answer, id=f"{problem.id}@{suffix}"))

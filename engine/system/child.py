@@ -27,7 +27,7 @@ async def end_group(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.stdin is not None:
-        process.stdin.close()  # Otherwise the pipe closes after the event loop and prints a traceback.
+        process.stdin.close()  # Otherwise the pipe closes after the event loop ends, and Python prints a traceback.
     try:
         await asyncio.wait_for(process.wait(), REAP_S)
     except TimeoutError:  # Close the other pipes for the same reason.
@@ -35,7 +35,9 @@ async def end_group(process: Process) -> None:
 
 
 class Overrun(Exception):
-    """A command exceeded a limit and was killed. ``str()`` names the limit; ``output`` holds the command's output."""
+    """A command exceeded a limit, so :func:`run_bounded` killed the command. ``str()`` names the limit; ``output``
+    holds the command's output.
+    """
 
     def __init__(self, text: str, output: str) -> None:
         super().__init__(text)

@@ -44,7 +44,7 @@ class Guard:
         return self._process.pid
 
     def ensure(self) -> None:
-        """Restart the guard if it was killed."""
+        """Restart the guard if it has ended."""
         if self._process.poll() is not None:
             self._close_pipe()
             self._pipe, self._process = self._start()

@@ -97,7 +97,7 @@ def touched_heap(nbytes: int) -> Iterator[None]:
     libc, ends = ctypes.CDLL(None), threading.Event()
     libc.malloc.restype = ctypes.c_void_p
     start = libc.malloc(ctypes.c_size_t(nbytes))
-    if start is None or not hasattr(libc, "mallopt"):  # Without it, freed memory does not stay in the heap.
+    if start is None or not hasattr(libc, "mallopt"):  # Without mallopt, freed memory does not stay in the heap.
         nbytes = 0
 
     def touch() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""The checkout, or ``kernel_tui/_packages`` of an installed wheel."""
+"""The directory of this program's packages: the checkout, or ``kernel_tui/_packages`` of an installed wheel."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

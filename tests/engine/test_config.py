@@ -117,8 +117,8 @@ tolerance = 7
 memory_limit = "a lot"
 """
     assert errors_of(text) == [
-        "config.toml:1: name: 'my search' cannot name a session; use at most 64 letters, digits, '.', '_' and '-', "
-        "and start with a letter or digit",
+        "config.toml:1: name: 'my search' is not a valid session name; use at most 64 letters, digits, '.', '_' and "
+        "'-', and start with a letter or digit",
         'config.toml:3: seeed: unknown key; did you mean "seed"?',
         "config.toml:6: search.rounds: '4' (text) is not allowed; use a whole number",
         'config.toml:7: search.strategy: \'bram\' is not allowed; use "beam", "greedy", "serial" or "random"',

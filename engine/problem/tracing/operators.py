@@ -49,7 +49,7 @@ class _Limit(TorchDispatchMode):
 
 
 class _Watched(nn.Module):
-    """A model that notes the names of the buffers that ``forward`` replaces by new tensors (``replaced``).
+    """A model that records the names of the buffers that ``forward`` replaces with new tensors (``replaced``).
 
     A buffer that changes its dtype does not count, because models convert constants that way.
     """
@@ -99,7 +99,7 @@ class Built(Struct, frozen=True):
 class Traced(Struct, frozen=True):
     """A traced model whose placeholders are ``inputs + weights``, in that order.
 
-    ``graph`` is None for a model that ran instead of being traced. ``outputs``: the leaves that ``forward`` returned.
+    ``graph`` is None for a model that PyTorch cannot trace. ``outputs``: the leaves that ``forward`` returned.
     ``mutated``: positions of placeholders that the model writes. ``random``: the first operator that draws random
     numbers, or None.
     """
@@ -120,7 +120,7 @@ def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
         try:
             with mode:
                 model, arguments = build_model(module)
-        except RuntimeError:  # The base class of DATA_DEPENDENT, and the error of ``Tensor.numpy()``.
+        except RuntimeError:  # The errors in DATA_DEPENDENT derive from this class, and ``Tensor.numpy()`` raises it.
             model, arguments = build_model(module)
             _convert(model, mode)
         try:
@@ -252,7 +252,7 @@ def _are_equal(some: list[Any], others: list[Any]) -> bool:
 
 
 def _is_read(placeholder: fx.Node) -> bool:
-    """Return whether the model uses the value of a tensor, and does not only overwrite the tensor."""
+    """Return whether the model reads a tensor, instead of only overwriting the tensor."""
     copies = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
     return any(user.target not in copies or placeholder in user.args[1:] for user in placeholder.users)
 
