@@ -4,15 +4,17 @@
     .venv/bin/python benchmarks/cluster.py --saturated [--workers 2] [--judge-ms 500] [--seconds 30]
     .venv/bin/python benchmarks/cluster.py --against-local [--kernels 20]
 
-The first form starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker sleeps
-instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic sizes. On
-the engine's side, the script runs the search's own evaluator. The script prints the processor time of the engine and
-the scheduler, the time that the transport adds to an evaluation, and the sizes of the messages.
+By default, the script starts a scheduler and simulated workers on this machine, with mutual TLS. A simulated worker
+sleeps instead of building and judging, and answers with the verdict of a real evaluation, so messages have realistic
+sizes. On the engine's side, the script runs the search's own evaluator. The script prints the processor time of the
+engine and the scheduler. It also prints the time that the transport adds to an evaluation, and the sizes of the
+messages.
 
 With ``--saturated``, kernels are always waiting for a worker. The script prints the share of time that the simulated
 workers spend judging, and how long a worker is idle between two kernels.
 
-The last form judges the same kernels with the local evaluator and with one worker on this machine, in turn.
+With ``--against-local``, the script judges the same kernels with the local evaluator and with one worker on this
+machine, in turn.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class SleepingHost(JudgingHost):
     judge_s = JUDGE_S
 
     async def _asked(self, order: m.Order) -> m.AnyFinal:
-        # Heartbeats ask when the judging process was last heard.
+        # Each heartbeat reads ``heard_at``, the time of the last sign of life from the judging process.
         self._of[order.attempt] = SimpleNamespace(heard_at=math.inf)  # type: ignore[assignment]
         try:
             match order.work:

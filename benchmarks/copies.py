@@ -20,9 +20,9 @@ kernels' verdicts.
 ``--deadline`` limits the seconds per problem, not counting waits for the device. If a problem runs out of memory, the
 script judges it again alone. If the copy is then correct, the status is ``memory``.
 
-The script prints one line per outcome and a final table, even after SIGTERM or Ctrl-C. Exit status 1: a verdict blames
-a copy (wrong, cheating, crashed, memory, ...), or no copy is correct. Exit status 2: this machine cannot judge the
-problems. ``not read``, ``deadline`` and ``error`` do not blame a copy.
+The script prints one line per outcome and a final table, even after SIGTERM or Ctrl-C. Exit status 1: the judge wrongly
+rejected a copy (wrong, cheating, crashed, memory, ...), or no copy is correct. Exit status 2: this machine cannot judge
+the problems. ``not read``, ``deadline`` and ``error`` do not count as rejections.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from engine.system.text_file import UnreadableFile, read_text  # noqa: E402
 COPY = "\n\nModelNew = Model\n"
 NOT_READ, DEADLINE, MEMORY, NO_TEMPLATE = "not read", "deadline", "memory", "no template"
 NEUTRAL = {"correct", NOT_READ, DEADLINE, NO_TEMPLATE, "error", "cancelled"}
-"""Statuses that do not blame a copy."""
+"""Statuses that do not count as rejections of a copy."""
 FAIR_LOW, FAIR_HIGH = 0.97, 1.03
 LEAST_SPEEDUP = 0.5
 """Minimum speedup of a first kernel that solves its problem."""
@@ -491,7 +491,7 @@ class Benchmark:
             return {}
         stored: dict[str, Outcome] = {}
         text = path.read_bytes()
-        if text and not text.endswith(b"\n"):  # A kill left a partial line.
+        if text and not text.endswith(b"\n"):  # An interrupted run left a partial line.
             with path.open("ab") as results:
                 results.write(b"\n")
         for line in text.splitlines():
@@ -607,7 +607,7 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
                 print(f"  {one.problem}: {' '.join(one.kernelbench_reason.split())[:_WORDS]} (here {one.status})")
     blamed = sum(one.blames_copy for one in outcomes)
     right = sum(one.status == "correct" for one in outcomes)
-    print(f"\n{right} correct, {blamed} wrongly blamed")
+    print(f"\n{right} correct, {blamed} wrongly rejected")
     return int(blamed > 0 or right == 0)
 
 

@@ -4,8 +4,8 @@
 
 The script judges distinct softmax kernels with the search's evaluator. The script then builds and checks the same
 sources with ``torch.utils.cpp_extension.load_inline`` and the same parallelism. "overhead" is the time of a verdict
-without the build and without the runs of the kernel and the reference. Prints one table. The script needs an idle
-machine.
+without the build and without the runs of the kernel and the reference. The script prints one table. The script needs an
+idle machine.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 The script judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
 ``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``. With ``--how both``, the
-script alternates between the two. A runoff then times both kernels side by side. Prints one table. Exit status 1: the
-verdicts differ, or runoff times above 0.1 ms differ by more than 3%. The script needs an idle machine. ``--device cpu``
-uses ``.cpp`` kernels and smaller sizes.
+script alternates between these two builders. A runoff then times both kernels side by side. The script prints one
+table. Exit status 1: the verdicts differ, or runoff times above 0.1 ms differ by more than 3%. The script needs an idle
+machine. ``--device cpu`` uses ``.cpp`` kernels and smaller sizes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def get_init_inputs():
     return [{init}]
 """
 
-# One source for both devices. An item is the work of one block of LANES threads, or of one thread.
+# The same source runs on GPUs and CPUs. An item is the work of one block of LANES threads, or of one thread.
 PRELUDE = {
     "cu": """
 #define DEVICE __device__
@@ -137,7 +137,7 @@ def __init__(self):
 def forward(self, x):
     return {}
 """
-# Computes the sum over one window of an 11 x 11 convolution with stride 4 and padding 2.
+# This code computes the sum over one window of an 11 x 11 convolution with stride 4 and padding 2.
 WINDOW = """
     float sum = conv_bias[f];
     for (int c = 0; c < 3; c++) {

@@ -90,7 +90,8 @@ class HostileSource:
         return 100.0
 
     def text(self, digest: str) -> str:
-        return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")  # as a session reads its blobs
+        # A session reads its blobs in the same way.
+        return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")
 
     def send(self, command: Command) -> int:
         return 1

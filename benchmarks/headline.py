@@ -93,14 +93,12 @@ GOAL_SOL = {"crfm": 0.70, "kernelbench": 0.65}
 MAY_LOSE = {"matmul_fp16": 0.93}
 """Required speedup over the fastest baseline, for problems whose best kernel may be slower than that baseline."""
 NEAR = 1.05
-"""Maximum ratio of a problem's best time so far to its final best time, for the problem to count as near its final
-best.
-"""
+"""Largest ratio of a problem's best time so far to its final best time that counts as near."""
 PREDICTED_S = {
-    "start": 25.0,  # of the engine; and the last verdicts after the minutes are used up
-    "sizes": 20.0,  # one winner at three sizes, after the judge has started
-    "kernelbench": 150.0,  # all winners: load_inline in parallel, then five trials and 100 timed calls each
-    "eager": 12.0,  # a process that imports torch and opens the problem
+    "start": 25.0,  # starts the engine, and finishes the last verdicts after the minutes are used up
+    "sizes": 20.0,  # judges one winner at three sizes, after the judge has started
+    "kernelbench": 150.0,  # builds all winners in parallel, then runs five trials and 100 timed calls for each
+    "eager": 12.0,  # starts a process that imports torch and opens the problem
     "eager_tf32": 12.0,
     "compile": 25.0,
     "max_autotune": 75.0,
@@ -349,7 +347,7 @@ def kernelbench(state: Path, checkout: Path | None, clock: Clock) -> None:
 
 
 def columns(state: Path, clock: Clock) -> None:
-    """Time the baselines of every problem in any run."""
+    """Time the baselines of each problem that has a run."""
     specs: dict[str, ProblemSpec] = {}
     kind = "cpu"
     for run in runs(state):
@@ -372,7 +370,7 @@ def columns(state: Path, clock: Clock) -> None:
         isolate=False,
     )
     environment = child_environment(settings) | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
-    for column in COLUMNS:  # the cheap columns of all problems first
+    for column in COLUMNS:  # Measure the cheap columns of all problems first.
         for name, spec in specs.items():
             path = state / "columns" / f"{name}.{column}.json"
             if path.exists() or (column == "eager_tf32" and not (kind == "cuda" and takes_tf32(spec))):

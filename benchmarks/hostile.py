@@ -208,7 +208,7 @@ class HostileSearch:
 
 
 def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended: bool = False) -> SessionPaths:
-    """Write a session of ``texts``. The directory's name, ``name``, may be hostile too.
+    """Write a session that contains ``texts``. The directory's name, ``name``, may be hostile too.
 
     ``texts`` must not contain lone surrogates, since JSON has none.
     """
@@ -233,7 +233,7 @@ def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended:
     for number, site in enumerate(flying):
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
             stack.enter_context(partials.of(site))(texts[number % len(texts)])
-            stack.pop_all()  # as a killed engine leaves it
+            stack.pop_all()  # The file stays, as after the death of an engine.
     return paths
 
 

@@ -255,7 +255,7 @@ async def measure(checkout: Path, directory: Path, trials: int) -> int:
             file.with_suffix(".ref").write_text(kernel.problem.source)
             files.append(file)
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
-            built = pool.map(build, files)  # in parallel with the judge's compilers
+            built = pool.map(build, files)  # The builds run in parallel with the judge's compilers.
             ours = await judge_ours(made, evaluator)
             list(built)
     finally:

@@ -282,7 +282,7 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
             after_it = now.get(one.number)
             # Ignore the best speedup, since verdicts can change for a recorded reason.
             if after_it is None or replace(after_it, best=one.best) != one:
-                changed.append(f"{one.id} has changed after it ended")
+                changed.append(f"{one.id} changed after it ended")
     return changed
 
 

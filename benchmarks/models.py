@@ -227,7 +227,7 @@ def run(name: str, address: str, concurrency: int, rounds: int) -> Figures:
 
 @click.command()
 @click.option("--concurrency", default=64, show_default=True)
-@click.option("--rounds", default=50, show_default=True, help="Sustained calls per slot.")
+@click.option("--rounds", default=50, show_default=True, help="Number of sustained calls per concurrent slot.")
 @click.option("--delay", default=0.2, show_default=True, help="Response time of the server, in seconds.")
 @click.option("--repeats", default=3, show_default=True)
 def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:

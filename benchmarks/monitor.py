@@ -308,7 +308,8 @@ def imports(directory: Path, seconds: float) -> list[Figure]:
     extra = f"import atexit, sys; atexit.register(lambda: open({str(listing)!r}, 'w').write(' '.join(sys.modules))); "
     with attached(paths.directory, extra=extra) as terminal:
         terminal.wait_for("softmax")
-        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "]", "]", "]", "v", "6", "1"):  # every tab and help
+        # These keys open every tab and the help.
+        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "]", "]", "]", "v", "6", "1"):
             terminal.type(keys)
             terminal.read_for(0.4)
     modules = set(listing.read_text().split())

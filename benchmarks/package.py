@@ -5,8 +5,8 @@ operators.
 
 The script prints one table. Exit status 1: a check failed. The script needs an idle machine with the session's device.
 
-- The checks run in a process that sees torch and the installed package, but not kernel-tui: PyTorch's ``opcheck``,
-  ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
+- The checks run in a process that sees torch and the installed package, but not kernel-tui. They are PyTorch's
+  ``opcheck``, ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
 - The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. In random
   order and on the same inputs, the process calls eager, the operator, and the library's function. The library's
   function writes into existing buffers, as in the judge. A warm-up call precedes each timed call.
@@ -207,7 +207,7 @@ def time_all(
 
 
 class TimeOrder(msgspec.Struct):
-    """An order for the timing process: the problems by the names of their operators."""
+    """Input of the timing process. ``problems``: the problems by the names of their operators."""
 
     settings: JudgeSettings
     problems: dict[str, ProblemSpec]
@@ -216,7 +216,7 @@ class TimeOrder(msgspec.Struct):
 
 
 def time_here() -> None:
-    """Read an order from standard input, and time its operators. Print one line of JSON per operator."""
+    """Read a ``TimeOrder`` from standard input, and time the operators. Print one line of JSON per operator."""
     import torch
 
     from engine.evaluation.judge.device_lock import alone
@@ -356,7 +356,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> int:
     site = install(arguments.session, arguments.problems, folder)
     (exported,) = [node.value for node in ast.parse((site / PACKAGE / "__init__.py").read_text()).body
                    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]  # fmt: skip
-    names = dict(zip(arguments.problems, ast.literal_eval(exported)[1::2], strict=True))  # class, function, class, ...
+    # ``__all__`` lists a class and a function for each kernel.
+    names = dict(zip(arguments.problems, ast.literal_eval(exported)[1::2], strict=True))
     specs = {problem: state.problems[problem].spec for problem in names}
     print(f"{device.name}; {versions()}; {tolerance_caption(tolerance)}", flush=True)
     print(f"installed the wheel of {len(names)} kernels in {time.monotonic() - began:.1f} s", flush=True)

@@ -376,7 +376,7 @@ async def record(folder: Path, device: DeviceFact, seconds: float, verdicts: int
     async def lane(problem: str, strategy: str) -> None:
         for seed in range(1, seeds + 1):
             await Search(problem, bench.specs[problem], device, strategy, seed, bench.measure).run(verdicts)
-            await asyncio.sleep(0)  # Known kernels only: let the others run.
+            await asyncio.sleep(0)  # A search of known kernels never waits, so let the other searches run.
 
     async def saving() -> None:
         while True:

@@ -38,7 +38,8 @@ SMALL: dict[str, Written] = {
     "bias_4x6x5x5": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.tanh(x + self.b)", [R("4, 6, 5, 5")]),
     "bias_4x6x10x10": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.sigmoid(x + self.b)", [R("4, 6, 10, 10")]),
     "swiglu_100x333": ("", "F.silu(x) * y", [R("100, 333"), R("333")]),
-    # Products, convolutions, attention: every transformation, every value of every knob, and random recipes.
+    # The products, convolutions and attention below cover every transformation, every value of every knob, and random
+    # recipes.
     "matmul_uneven": ("", "x @ y", [R("201, 333"), R("333, 407")]),
     "matmul_half": ("", "x @ y", [H("200, 336"), H("336, 408")]),
     "matmul_bf16_turned": ("", "F.relu(x.t() @ y.t())", [B("333, 201"), B("407, 333")]),

@@ -113,7 +113,7 @@ WARM_TRIES = 6
 NEEDED_WORKERS, NEEDED_LOCAL = 1.85, 1.9
 """Minimum ratio of the verdict rate of two GPUs to that of one GPU."""
 NEEDED_EXTRA_MS = 20.0
-"""Limit on the median extra time of a worker's evaluation, in milliseconds."""
+"""Maximum median extra time of a worker's evaluation, in milliseconds."""
 NEEDED_RATIO = 0.02
 """Maximum deviation of the median ratio of kernel times from 1."""
 JUDGING = ("start", "check", "timing", "kernelbench", "repeats")
@@ -129,7 +129,9 @@ class Kernel(Struct):
 
 
 class Prepared(Struct):
-    """What the parts share. ``warm``: kernels that only open the problems; they are not among ``kernels``."""
+    """The kernels and specifications that all parts share. ``warm``: kernels that only open the problems; they are not
+    among ``kernels``.
+    """
 
     specs: dict[str, ProblemSpec]
     language: Language
@@ -177,7 +179,7 @@ def main() -> int:
     parser.add_argument("--judge-seconds", type=float, default=40.0, help="judging time of the parts for one GPU")
     parser.add_argument("--kernels", type=int, default=60, help="maximum number of kernels of each problem")
     parser.add_argument("--minutes", type=float, default=1.0, help="time budget of each search")
-    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="the parts of all")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS), help="parts to run with `all`")
     arguments = parser.parse_args()
     arguments.state = arguments.state.resolve()
     arguments.state.mkdir(parents=True, exist_ok=True)
@@ -203,7 +205,7 @@ def why_not_two() -> str:
     """Return the reason why this machine cannot compare two GPUs; "" if it can."""
     gpus = [device for device in discover() if device.kind == "cuda"]
     if len(gpus) < 2:
-        return f"the comparison needs two NVIDIA GPUs, but this process sees {len(gpus)}; check nvidia-smi -L"
+        return f"the comparison needs two NVIDIA GPUs, but this process sees {len(gpus)}; check with: nvidia-smi -L"
     if gpus[0].name != gpus[1].name:
         return (
             f"the GPUs differ ({gpus[0].name}, {gpus[1].name}); set CUDA_VISIBLE_DEVICES to two GPUs of the same model"
@@ -266,7 +268,8 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
         if count == 2 and (first := read_run(state / f"{part[:-1]}1.json")) is not None:
             prepared.kernels = [kernel for kernel in prepared.kernels if kernel.name in first.results]
         judge = through_workers if part.startswith("workers") else locally
-        keep = partial(write_json, state / f"{part}.json")  # Before the end of the workers, which might hang.
+        # Each judge stores its results before it ends the workers, which might hang.
+        keep = partial(write_json, state / f"{part}.json")
         asyncio.run(judge(prepared, count, arguments.judge_seconds, keep))
 
 
