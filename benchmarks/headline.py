@@ -14,7 +14,7 @@ same command. With ``--seconds``, a step starts work only if the call has enough
 calls, for the next seeds, measure the other columns.
 
 - ``search`` writes the preset's config as ``kernel-tui init`` does. It changes the seed, the minutes and the tolerance,
-  and runs the search headless. The step keeps the session, ``show --json`` and the best kernels in
+  and runs the search headless. The step stores the session, the output of ``show --json`` and the best kernels in
   ``STATE/TOLERANCE-SEED``.
 - ``sizes`` and ``columns`` use the judge's own code: the same buffers, cache flushes, repetitions and statistics.
   ``columns`` also checks each baseline's outputs under both tolerances. Each baseline runs in a separate process.

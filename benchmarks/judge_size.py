@@ -1,4 +1,4 @@
-"""Measure the size of the judge, and count its constants outside its policy.
+"""Measure the size of the judge, and count its constants outside ``JudgePolicy``.
 
     python benchmarks/judge_size.py [--limit-constants 30] [--root DIRECTORY]
 

@@ -8,8 +8,8 @@ same GPU model. The paths of both directories may change. Exit code 0: the table
 script again.
 
 With ``--one-turn``, a level ends when each problem has had its turn. Otherwise, minutes that a problem does not need go
-to other problems. With ``--level``, the exit code applies to this level, and each GPU of a host can search another
-level at the same time.
+to other problems. With ``--level``, the exit code applies to this level, and the GPUs of a host can search different
+levels at the same time.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ it resumes the search with ``kernel-tui resume``. Finally, it lets the search fi
 the delay counts from the start; for the others, from the first event about a kernel. If all delays counted from the
 start, most kills would hit the judge's start, which takes seconds.
 
-After every kill, the script checks the session file, repeated work and leftover processes. Prints one table. Exit
-status 1: the search lost or changed an event, repeated work, or left a process.
+After every kill, the script checks the session file, repeated work and leftover processes. The script prints one table.
+Exit status 1: the search lost or changed an event, repeated work, or left a process.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Chain:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Kill the engine, however the benchmark ended."""
+        """Kill the engine, even if the benchmark failed."""
         if engine_liveness(self.paths).running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.engine.pid, signal.SIGKILL)

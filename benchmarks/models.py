@@ -2,9 +2,9 @@
 
     python benchmarks/models.py
 
-A model server in a separate process streams its answer to each call after 200 ms. Calls use all layers that a search
-uses: concurrency limit, budgets, journal on disk (two events and a blob per call), streamed text for the monitor, and
-the SDK.
+A model server in a separate process streams its answer to each call after 200 ms. Calls use the layers of a search:
+concurrency limit, budgets, journal on disk, streamed text for the monitor, and the SDK. Each call writes two events and
+a blob.
 
 "burst": the script requests 64 calls at the same moment, once. The ideal is the server's response time. The concurrency
 limiter starts the calls 2 ms apart, so that their replies do not coincide. "sustained": as in a search, 64 calls are in

@@ -1,4 +1,4 @@
-"""Measure the cost of the monitor in a real pseudo-terminal of 120 columns and 40 lines. Prints one table.
+"""Measure the cost of the monitor in a real pseudo-terminal of 120 columns and 40 lines. The script prints one table.
 
 Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,charts,stream,open,paint,idle,imports,steer]
 

@@ -3,7 +3,7 @@
 Usage: python benchmarks/session_file.py [--events 160000] [--directory DIR]
 
 The large session has a search's mix of events: for each kernel, a source, four stages, and a verdict of about 1 kB.
-"Acknowledged" means committed with synchronous=FULL. Prints one table.
+"Acknowledged" means committed with synchronous=FULL. The script prints one table.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Search:
         self.candidates: dict[str, Candidate] = {}
         self.tried: list[TriedIdea] = []
         self._skipped: tuple[TriedIdea, ...] = ()
-        """The tuned first kernels."""
+        """The tuned first kernels, which the playbook treats as tried."""
         self.best: list[float] = []
         """The best time in ms after each verdict, infinite before the first correct kernel."""
         self.missing = 0

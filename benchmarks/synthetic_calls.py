@@ -77,7 +77,9 @@ class Calls:
             reason=reason,
             call=f"c{self._count}",
         )
-        text = f"{problem}: {MODEL} gave no kernel for {idea}: {reason}; the engine will ask again in a later round"
+        text = (
+            f"{problem}: {MODEL} returned too few kernels for {idea}: {reason}; the search asks again in the next round"
+        )
         yield ev.LogLine(level="warning", text=text)
 
     def _started(self, call: str, attempt: int, site: CallSite, prompt: str) -> ev.ModelCallStarted:

@@ -329,7 +329,9 @@ CHECKS = (
 def write_session(
     root: Path, name: str, shape: Shape, *, end: float | None = None, ended: bool = False
 ) -> SessionPaths:
-    """Write a session whose last event is at ``end`` (Unix seconds, default now). ``ended`` finishes the search."""
+    """Write a session whose last event is at ``end`` (Unix seconds, default now). ``ended``: whether the search has
+    ended.
+    """
     paths = create_session(root, name, "# a synthetic session\n", "synthetic.toml", shape.seed)
     search = Search(shape)
     events = [*search.opening(), *search.rounds()]

@@ -1,4 +1,4 @@
-"""Measure correctness and speed of the playbook's CUDA templates on one GPU, structure by structure.
+"""Measure correctness and speed of the playbook's CUDA templates on one GPU.
 
     python benchmarks/templates.py emit DIR     # writes kernels and DIR/manifest.json; runs anywhere
     python benchmarks/templates.py compile DIR  # compiles all for sm_80 and sm_90a; needs nvcc but no GPU

@@ -18,7 +18,7 @@ class EvaluationConfig(Table):
     all GPUs of the same model as the first, or the CPU if there is no GPU or no ``nvcc``.
     """
     builders: int = Field(default=0, ge=0, le=1024)
-    """Maximum number of compilers that run in parallel. 0: derived from the number of cores."""
+    """Maximum number of compilers that run in parallel. 0: the engine derives the maximum from the number of cores."""
     trials: int = Field(default=8, ge=3, le=1000)
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT

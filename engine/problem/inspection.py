@@ -92,7 +92,8 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         raise
     except Exception as error:
         if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) <= _SMALL_BYTES:
-            # Kernels need only shapes; the playbook also needs the operators. The run raises the model's own errors.
+            # A run on real tensors gives the shapes that kernels need, but not the operators that the playbook needs.
+            # The run raises the model's own errors.
             try:
                 traced = operators.run_small(module)
             except (MemoryError, RuntimeError) as failure:
