@@ -74,9 +74,7 @@ class Gist(Struct, frozen=True):
 
 
 def gist_of(text: str, data: Mapping[str, Any]) -> Gist:
-    """Return the bottleneck and the methods of an idea with ``text``. The model's own words in ``data`` take
-    precedence.
-    """
+    """Return the bottleneck and the methods of the idea ``text``. The model's own words in ``data`` take precedence."""
     bottleneck, method = (str(data.get(key) or "").lower() for key in (BOTTLENECK, METHOD))
     low = text.lower()
     named = frozenset(name for name, pattern in _COMPILED if pattern.search(method))

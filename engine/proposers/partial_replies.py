@@ -117,7 +117,7 @@ class Partials:
             temporary.write_bytes(content)
             temporary.replace(file)
         except OSError as error:
-            # Log the failure only once. It does not affect the reply itself, which is shown when complete.
+            # Log the failure only once, because the monitor still shows the reply when the reply is complete.
             self._failed = True
             _remove(temporary)
             _log.warning("%s: cannot show replies while they are streaming: %s", self._directory, error)

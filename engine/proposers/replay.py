@@ -68,7 +68,7 @@ class Replay:
         if recorded.language not in task.allowed:
             return (
                 f"{self._record.name} has {LANGUAGE_NAMES[recorded.language]} kernels for this problem, "
-                f"but this device needs {LANGUAGE_NAMES[task.language]}"
+                f"but this search writes {LANGUAGE_NAMES[task.language]} kernels"
             )
         return None
 
@@ -82,7 +82,7 @@ class Replay:
             if round_.number == round_number:
                 now = {str(one.data.get(RECORD)): one.id for one in self._state.variants_of(problem)}
                 return tuple(
-                    Selected(now[one.variant], f"as in the record: {one.why}")
+                    Selected(now[one.variant], f"as in the recorded session: {one.why}")
                     for one in round_.parents
                     if one.variant in now
                 )
@@ -174,7 +174,7 @@ class Replay:
 
 
 def _marked(data: dict[str, Any], record: str) -> dict[str, Any]:
-    """Return a recorded node's data, with the node's id. Remove the mark of seeded ideas, so that the search treats
-    them as ordinary ideas.
+    """Return a recorded node's data, with the node's id. Remove the key ``seeded``, so that the search treats seeded
+    ideas as ordinary ideas.
     """
     return {**{key: value for key, value in data.items() if key != "seeded"}, RECORD: record}

@@ -1,5 +1,5 @@
-"""Instructions that make an idea's kernels differ. Without these instructions, several samples might be the same
-kernel.
+"""Instructions that make an idea's kernels differ. Without these instructions, a model might write the same kernel
+several times.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ Smaller ratios are often ties in a runoff.
 _SHORTER = 0.7
 """Maximum ratio of a diff's length to a source's length at which the diff replaces the source."""
 _MEMORY_BOUND = 0.9
-"""Share of the SOL time below which a problem's operations leave the problem memory-bound."""
+"""A problem is memory-bound if its operations take less than this share of the SOL time."""
 
 
 class Architecture(Struct, frozen=True):

@@ -15,7 +15,7 @@ from engine.session.records.model_calls import FailureKind, Finish, Purpose, Usa
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
-    """A prompt to a model. The purpose "ideas" requests structured output. Other purposes request one fenced code
+    """A prompt to a model. Prompts for ideas request structured output. All other prompts request one fenced code
     block.
 
     ``schema`` is the JSON schema of a structured reply, or None for free text. The schema uses OpenAI's strict subset

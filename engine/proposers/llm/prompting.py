@@ -170,7 +170,7 @@ class Prompts:
         shared = {
             "task": task,
             "suffix": task.language,
-            "form": task.language,  # its name in templates of earlier versions, which a session may hold
+            "form": task.language,  # A session may contain templates of earlier versions, which use this name.
             "language": LANGUAGE_TITLES[task.language],
             "languages": [LANGUAGE_NAMES[language] for language in task.allowed],
             "titles": LANGUAGE_TITLES,
@@ -180,7 +180,8 @@ class Prompts:
             "cost": facts.cost_line(task),
             "score": lambda kernel: facts.score(task, kernel),
             "profile": lambda kernel: profile_lines(task, kernel, brief=purpose != "ideas"),
-            "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),  # the same in templates of a session
+            # Templates of earlier versions use this name too.
+            "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),
             "tried_line": facts.tried_line,
             "time_of": facts.time_of,
             "leader_idea": facts.leader_idea,

@@ -43,8 +43,9 @@ class Asking(Protocol):
         ...
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Return the recorded reply if the session has one, otherwise a new reply. Raises an exception if there is no
-        reply.
+        """Return the recorded reply if the session has one, otherwise a new reply.
+
+        Raises ``NoAnswer``, ``Spent`` or ``SessionError``.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A remote model for a language-model proposer. It reuses recorded replies, so that no reply costs money twice."""
+"""Request replies from a remote model, and reuse recorded replies, so that no reply costs money twice."""
 
 from __future__ import annotations
 

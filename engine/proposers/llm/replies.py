@@ -1,8 +1,8 @@
 """Parse language models' replies defensively: ideas from JSON, and a kernel from one fenced block.
 
-A reply may be anything: prose, HTML, five megabytes, half a kernel. The parser either extracts the answer or raises
-:class:`Unusable` with the reason. The parser raises no other exception. Parsing takes time linear in the length of the
-reply.
+A reply may contain anything: prose, HTML, megabytes of text, or half a kernel. The parser either extracts the answer or
+raises :class:`Unusable` with the reason. The parser raises no other exception. Parsing takes time linear in the length
+of the reply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_TRIES = 400
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _BACKSLASH = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-"""A valid escape in JSON, which is group 1, or a backslash that begins none."""
+"""A valid escape in JSON (group 1), or a backslash that begins no valid escape."""
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _HTML = re.compile(r"\s*(<!doctype\s+html|<html\b|<head\b|<body\b)", re.IGNORECASE)
 _DEFINES_LAUNCH = re.compile(r"\blaunch\s*\(")
@@ -167,7 +167,7 @@ def _checked(reply: Reply) -> str:
         said = f": {_beginning(reply.text)}" if reply.text.strip() else ""
         raise Unusable(f"the model refused to answer{said}")
     text = clean(reply.text)
-    # Some servers leave the drafts of a reasoning model in the reply. The tag <think> may be in the prompt instead.
+    # Some servers leave a model's reasoning in the reply. The reply has no opening <think> if the prompt contains it.
     answer = text.rpartition("</think>")[2]
     text = answer if answer.strip() else text
     if reply.finish == "length" and text.lstrip().startswith("<think>"):
@@ -285,7 +285,7 @@ def _blocks(text: str) -> list[_Block]:
             fence = ""
         else:
             lines.append(line)
-    if fence:  # The model may have closed the block at the end of the last line of code, which is no comment.
+    if fence:  # The closing fence may be at the end of a line of code. In a comment, it would be part of the text.
         ends = (at for at, line in enumerate(lines) if line.rstrip().endswith(fence))
         end = next((at for at in ends if "//" not in lines[at] and "#" not in lines[at]), None)
         if end is not None:

@@ -124,7 +124,7 @@ class Playbook:
                 sources.add(source)
                 found += 1
                 note = "" if before is None else difference(before.choices, base.choices, recipe.choices)
-                if before is not None and _undoes(before, base, recipe):  # another setting of the opened knobs
+                if before is not None and _undoes(before, base, recipe):  # The sampled knobs revert the idea.
                     note += f", without {str(idea.data.get('move', '')).replace('_', ' ')}"
                 yield _draft(template, source, recipe, note)
 
@@ -202,7 +202,7 @@ def _known(task: Task) -> tuple[Template, Program]:
             refusal = lack if template is None else template.refusal(program)
             if template is not None and refusal is None:
                 return template, program
-            reason = str(refusal)  # The last pattern, groups, gives the reason for a part of the problem.
+            reason = str(refusal)  # The last reason counts, because the last pattern, groups, tries all parts.
     raise Unsupported(reason or "no pattern matches the problem")
 
 
@@ -215,7 +215,7 @@ def _base(
     name = str(idea.data.get("move", ""))
     if name.startswith(FIRST):
         return next((start.recipe for start in starts if f"{FIRST}{start.name}" == name), None)
-    # An idea that a person seeds without a parent applies to a tuned first kernel or to the last that allows the idea.
+    # A seeded idea without a parent applies to a tuned first kernel if possible, otherwise to another first kernel.
     tuned = [start for start in starts if start.name.endswith(TUNED)]
     ordered = [*tuned, *(start for start in reversed(starts) if start not in tuned)]
     recipes = [start.recipe for start in ordered] if parent is None else [_recipe(parent.data, template)]

@@ -24,9 +24,10 @@ class PriceUnknown(Exception):
 def make_callers(
     config: Config, state: SessionState, recorder: Recorder, retry: Retry | None = None
 ) -> dict[str, Caller]:
-    """Create a caller, keyed by name, for every model that the engine calls over the network or as a program.
+    """Create a caller for every model that the engine calls over the network or as a program.
 
-    Raises ``KeyMissing`` or :class:`PriceUnknown`, so that a search that would fail never begins.
+    Returns the callers by name. Raises ``KeyMissing`` or :class:`PriceUnknown`, so that a search that would fail never
+    begins.
     """
     called = [model for model in config.models if isinstance(model, CalledModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))
@@ -39,9 +40,7 @@ def make_callers(
 
 
 def check_prices(config: Config) -> None:
-    """Before a search begins, check that the prices that spending limits require are known. Raises
-    :class:`PriceUnknown`.
-    """
+    """Check that every model to which a dollar limit applies has a known price. Raises :class:`PriceUnknown`."""
     fresh = SessionState()
     for model in config.models:
         if isinstance(model, CalledModel):

@@ -71,8 +71,8 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. Wait until enough calls in flight end, if the attempt
-        fits a limit only without these calls.
+        """Reserve ``worst`` for an attempt until :meth:`release`. If the calls in flight leave too little of a limit,
+        wait until enough of them end.
 
         With ``output``, the error message can suggest a smaller ``max_output_tokens``.
 

@@ -101,7 +101,9 @@ def prompt_digest(prompt: Prompt) -> str:
 
 
 class Caller:
-    """Calls one model. ``name`` is the name of the model's ``[[models]]`` table. ``gate`` limits concurrent calls."""
+    """Make calls to one model. ``name`` is the name of the model's ``[[models]]`` table. ``gate`` limits concurrent
+    calls.
+    """
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Caller:
                     outcome, event = self._failed(call, error, entered, began)
                     settled = settle(event)
             finally:
-                if settled is None:  # The call was cancelled, or this module raised an error.
+                if settled is None:  # The search canceled the call, or this module raised an error.
                     settle(
                         ModelCallFailed(
                             call=call.id,
@@ -195,7 +197,7 @@ class Caller:
                             dollars=None if sent else 0.0,
                         )
                     )
-        await settled  # The slot is already available to the next call.
+        await settled  # Wait without a slot, so that the next call can start.
         if isinstance(outcome, Reply):
             return outcome
         if outcome.wait_s is None:

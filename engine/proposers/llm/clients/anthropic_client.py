@@ -76,7 +76,7 @@ class AnthropicClient:
                 return await self._ask(sdk, prompt, Growing(on_text), watch)
         except CallFailed as error:
             failure = error
-        except Exception as error:  # The SDK's error classes are unknown until it is imported.
+        except Exception as error:  # The SDK's error classes are unknown before its import.
             failure = _failure_of(error)
         # Raise outside the handlers, so that no traceback exposes a request with its headers.
         raise without_key(failure, self._config, self._key)

@@ -63,7 +63,7 @@ class GeminiClient:
                 return await self._ask(sdk, prompt, Growing(on_text), watch)
         except CallFailed as error:
             failure = error
-        except Exception as error:  # The SDK's error classes are unknown until it is imported.
+        except Exception as error:  # The SDK's error classes are unknown before its import.
             failure = _failure_of(error, streaming=watch.has_heard)
         # Raise outside the handlers, so that no traceback exposes a request with its headers.
         raise without_key(failure, self._config, self._key)
@@ -129,7 +129,7 @@ def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
         return CallFailed("timeout", "the server did not answer in time")
     if isinstance(error, httpx2.TransportError):
         return CallFailed("connection", short(error) or type(error).__name__)
-    # This also handles the SDK's UnknownApiResponseError, which quotes the whole response.
+    # The SDK's UnknownApiResponseError, which quotes the whole response, is also a ValueError.
     if isinstance(error, ValueError):
         return CallFailed("broken_reply", f"the response is not JSON: {short(error)}")
     return CallFailed("broken_reply", f"the response is unreadable ({type(error).__name__}: {short(error)})")

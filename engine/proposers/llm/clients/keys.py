@@ -61,10 +61,7 @@ def _missing(model: CalledModel, variable: str) -> KeyMissing:
 def refused_key(model: CalledModel, said: str) -> str:
     """Add the name of the rejected key's environment variable to the server's message."""
     if model.key_variable is None:
-        return (
-            "the request had no API key. In the model's [[models]] table, set key_env to the variable that contains "
-            f"the key: {said}"
-        )
+        return f"the request had no API key, because the model's [[models]] table does not set key_env: {said}"
     return f"{model.key_variable}: {said}"
 
 

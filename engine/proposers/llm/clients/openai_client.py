@@ -73,7 +73,7 @@ class OpenAIClient:
                 return await attempt(sdk, prompt, Growing(on_text), watch)
         except CallFailed as error:
             failure = error
-        except Exception as error:  # The SDK's error classes are unknown until it is imported.
+        except Exception as error:  # The SDK's error classes are unknown before its import.
             failure = _failure_of(error)
         # Raise outside the handlers, so that no traceback exposes a request with its headers.
         raise without_key(failure, self._config, self._key)
@@ -142,7 +142,7 @@ class OpenAIClient:
         usage, tier = openai_wire.responses_usage(response.usage), response.service_tier or ""
         return Reply(text.text, short(response.model) or self.model, usage, finish, short(tier))
 
-    # The chat completions protocol.
+    # Chat completions
 
     async def _chat(self, sdk: AsyncOpenAI, prompt: Prompt, text: Growing, watch: Watch) -> Reply:
         body = {

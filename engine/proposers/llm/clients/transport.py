@@ -16,7 +16,8 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-logging.getLogger("httpx2").setLevel(logging.WARNING)  # Events already record every attempt.
+# Do not log requests, because events already record every attempt.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 CONNECT_S = 30.0
 MOST_BYTES = 64 << 20
@@ -55,7 +56,7 @@ class _Connections(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.headers.update(_PLAIN)  # Override the SDK's headers.
+        request.headers.update(_PLAIN)  # The SDK's own header would allow compression.
         try:
             answer = await self._session.request(
                 request.method,

@@ -103,7 +103,9 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
             several = terms[node.args[0]["ref"]]
             picked = several[node.args[1]] if isinstance(several, tuple) else None
             if picked is None:
-                raise Unsupported(f"the model uses output {node.args[1]} of {node.args[0]['ref']}")
+                raise Unsupported(
+                    f"the model uses output {node.args[1]} of {node.args[0]['ref']}, which the playbook cannot compute"
+                )
             terms[node.name] = picked
         else:
             returned = [_argument(arg, terms, "output") for arg in _flat(node.args)]

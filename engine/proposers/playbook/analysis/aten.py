@@ -110,8 +110,8 @@ def _logaddexp(a: Term, b: Term) -> Term:
 
 
 def _triangle(compare: Literal["ge", "le"]) -> Rule:
-    """Return the rule that sets elements on one side of a diagonal to 0. An element stays if ``compare`` holds between
-    column - row and ``diagonal``.
+    """Return the rule that sets elements on one side of a diagonal to 0. An element stays if ``compare(column - row,
+    diagonal)`` is true.
     """
 
     def rule(x: Term, diagonal: int = 0) -> Term:
@@ -292,7 +292,7 @@ def _layer_norm(x: Term, shape: list[int], weight: Term | None, bias: Term | Non
 def _group_norm(
     x: Term, weight: Term | None, bias: Term | None, batch: int, channels: int, area: int, groups: int, eps: float
 ) -> Lowered:
-    # These are the sizes in the arguments, but with names.
+    # The dimensions of x equal the arguments, but carry names.
     batch, channels, area = x.shape[0], x.shape[1], prod(x.shape[2:])
     rows = t.view(x, (batch, groups, channels // groups, area))
     result, mean, inverse = _normalised(rows, [2, 3], eps)

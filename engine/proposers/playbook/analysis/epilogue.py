@@ -1,4 +1,4 @@
-"""A matmul's or convolution's epilogue: elementwise work on the output, fused into the same kernel.
+"""The epilogue of a heavy operator (matmul or convolution): elementwise work on its output, fused into the same kernel.
 
 In the graph, a tensor called ``ACC`` represents the heavy operator's output. All later operators must form a pointwise
 program over the output's elements.
@@ -106,7 +106,7 @@ def epilogue(
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})
     chain = _pointwise(spec, outputs, result_term(shape).numel, positions)
-    return replace(chain, numel=numel or prod(shape))  # This keeps the names in the output's shape.
+    return replace(chain, numel=numel or prod(shape))  # Keep the names of sizes.
 
 
 def between(

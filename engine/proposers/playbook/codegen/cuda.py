@@ -70,7 +70,9 @@ class Stream(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Cuda(Dialect):
-    """The CUDA C++ dialect. ``fast`` uses special-function units, and ``packs`` loads and stores whole packs."""
+    """The CUDA C++ dialect. With ``fast``, kernels use special-function units. With ``packs``, kernels load and store
+    whole packs.
+    """
 
     fast: bool = False
     packs: bool = False

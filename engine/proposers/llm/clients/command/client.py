@@ -138,7 +138,7 @@ class _Tail:
 
     @property
     def text(self) -> str:
-        # Mask keys before a message shortens the text, because half a key is no longer recognized.
+        # Mask the key before a message shortens the text, because half a key would stay visible.
         return without_keys(self._kept.decode(errors="replace"), (self._key,))
 
 
@@ -172,7 +172,7 @@ async def _end(process: Process, control: int, tasks: Sequence[asyncio.Task[None
     await asyncio.gather(*tasks, return_exceptions=True)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     process.stdin.close()
-    # asyncio reports a process's end only after its pipes have been read to their ends.
+    # Read the pipes to their ends, because asyncio otherwise does not report that the process has ended.
     unread = (_listen(stream, _Tail(1)) for stream in (process.stdout, process.stderr))
     try:
         await asyncio.wait_for(asyncio.gather(*unread, process.wait()), REAP_S)

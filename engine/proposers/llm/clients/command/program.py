@@ -31,6 +31,6 @@ def check_program(model: CommandModel) -> None:
     if "/" in program:
         what = f"{program} is not an executable file. Change the key `command` in the model's [[models]] table"
     else:
-        where = "PATH" if "PATH" in model.environment else f"{path}, and the config's environment does not name PATH"
-        what = f"there is no program {program} on {where}. Install the program, or set command to the program's path"
+        where = "PATH" if "PATH" in model.environment else f"{path} (the key `environment` does not name PATH)"
+        what = f"there is no program {program} on {where}. Install the program, or set `command` to the program's path"
     raise ProgramMissing(f"{model.label}: {what}")

@@ -54,7 +54,7 @@ class UsageReport(Struct, forbid_unknown_fields=True):
 
 
 class FailureReport(Struct, forbid_unknown_fields=True):
-    """``retry_after_s``: seconds until the next attempt."""
+    """Why a call failed. ``retry_after_s``: seconds until the next attempt."""
 
     kind: Literal[
         "rate_limit", "quota", "key", "unknown_model", "bad_request", "server", "connection", "timeout", "broken_reply"

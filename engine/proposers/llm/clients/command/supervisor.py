@@ -47,7 +47,7 @@ def main(control: int, parent: str, variables: str, command: list[str]) -> int:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # Unlike SIG_IGN, the program does not inherit a handler.
+        signal.signal(number, lambda *_: None)  # The program would inherit SIG_IGN, but inherits no handler.
     directory = os.path.join(parent, f"kernel-tui-command-{os.getpid()}-{os.urandom(4).hex()}")  # noqa: PTH118
     os.mkdir(directory, 0o700)
     try:
@@ -88,7 +88,7 @@ def _wait(program: subprocess.Popen[bytes], control: int, woken: int) -> None:
             return
         if set(os.read(woken, 4096)) - {signal.SIGCHLD}:
             return
-        # Descendants that nobody else waits for would remain as zombies until the program exits.
+        # Without this call, orphaned descendants would remain zombies until the program exits.
         _reap(program)
 
 
@@ -126,7 +126,7 @@ def _descendants() -> list[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The command is in brackets and may itself contain spaces and brackets.
+                # The command's name is in parentheses and may itself contain spaces and parentheses.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
             continue  # The process ended in the meantime.
