@@ -60,7 +60,7 @@ class _Device:
 
 
 class DeviceWatch:
-    """Poll which processes hold the devices that this process and its children want.
+    """Poll which processes hold the devices that this process and its children have requested.
 
     The watch calls ``on_wait`` after a wait of one second, and again when another process takes the device. At the end
     of each reported wait, the watch calls ``on_free`` with the wait's length in seconds.

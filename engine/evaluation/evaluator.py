@@ -30,7 +30,7 @@ Known = Callable[[str], Verdict | None]
 
 
 class EvaluationError(Exception):
-    """The evaluation itself failed (no compiler, no judge, an exception in the reference).
+    """A failure of the evaluation itself (no compiler, no judge, an exception in the reference).
 
     The message says how to recover.
 
@@ -43,7 +43,7 @@ class EvaluationError(Exception):
 
 
 class CountersUnavailable(EvaluationError):
-    """The evaluator cannot read hardware counters. ``lasting``: whether reading will fail for every kernel on this
+    """Hardware counters that the evaluator cannot read. ``lasting``: whether reading will fail for every kernel on this
     machine.
     """
 
@@ -53,17 +53,17 @@ class CountersUnavailable(EvaluationError):
 
 
 class JudgeDied(EvaluationError):
-    """The judge process ended without an answer."""
+    """A judge process that ended without an answer."""
 
 
 class JudgeKilled(JudgeDied):
-    """Another process or the system killed the judge. The problem is not at fault, so opening the problem again may
+    """A judge that another process or the system killed. The problem is not at fault, so opening the problem again may
     succeed.
     """
 
 
 class Evaluator(Protocol):
-    """An evaluator builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on
+    """An object that builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on
     the device.
     """
 
@@ -113,9 +113,9 @@ class Evaluator(Protocol):
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
         The verdict reports errors in the kernel, which raise no exception. The event loop calls ``on_stage`` for each
-        stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a kernel has run.
-        ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` receives the name of
-        another host's device that runs the next stages.
+        stage, and ``known`` when the kernel is built and would run next. It calls ``on_verdict`` after a kernel has
+        run, before ``known`` for the next kernel on the device. ``on_device`` receives the name of another host's
+        device that runs the next stages.
         """
         ...
 

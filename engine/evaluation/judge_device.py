@@ -1,4 +1,4 @@
-"""The judge's device: its clock, its cache flush and its free memory."""
+"""The judge's device: its clock, its cache eviction and its free memory."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Effort(Struct, frozen=True):
     half_width: float
     """Maximum extent of a settled ratio's 95% interval to each side of the median, relative to the median."""
     least_s: float
-    """Minimum seconds of timing, because a shared machine drifts over seconds."""
+    """Minimum seconds of timing, because the speed of a shared machine drifts over seconds."""
     overhead_s: float
     """Maximum seconds of timing, excluding the runs of the kernel and the reference."""
     runs_s: float
@@ -61,8 +61,8 @@ class PairPolicy(Struct, frozen=True):
     least_writes: int = 5
     """Minimum number of calls with memory writes if the reference was slow. The judge uses their median time."""
     outliers_one_in: int = 3
-    """Number of pairs in a cycle, in which one pair has outliers in its inputs. This rate is high enough to catch
-    sampling, but too low to change a median.
+    """Number of pairs in a cycle, in which one pair has outliers in its inputs. This rate exposes kernels that sample
+    their inputs, but is too low to change a median.
 
     The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have such
     inputs where the problem permits them.
@@ -165,7 +165,9 @@ class ClockPolicy(Struct, frozen=True):
     remarked: float = 1.05
     """Ratio of the judge's time to the reported time above which the verdict notes that the judge's time counts."""
     batch_below_ms: float = 1.0
-    """Duration above which calls need no batch: a single call can hide too little time for a batch to reveal."""
+    """Duration above which calls need no batch, because a batch could not reveal the little time that a call can
+    hide.
+    """
     batch_target_ms: float = 6.0
     """Target duration of a batch. The number of buffers limits the actual duration."""
     batches: int = 8
@@ -175,7 +177,9 @@ class ClockPolicy(Struct, frozen=True):
     batches_contended: int = 24
     """Maximum number of batches while other programs are running."""
     batch_colder: float = 1.6
-    """Time limit for a call in a batch, relative to a single call. A batch's buffers are colder."""
+    """Time limit for a call in a batch, relative to a single call. The buffers of a batch are colder than those of a
+    single call.
+    """
     batch_coldest: float = 4.0
     """Time limit for a call in a batch, relative to a single call, if calls on the same buffers confirm the reported
     time.
@@ -277,7 +281,7 @@ class DevicePolicy(Struct, frozen=True):
     """Duration of work above which cold first launches from Python make no measurable difference."""
     untimed_calls: int = 2
     """Maximum number of untimed calls before a timed call with launches from Python. For a network of 200 launches, the
-    first call takes 1.6 times as long as a warm call, and the second call takes 1.3 times as long.
+    first call takes 1.6 times as long as a warm call, and the second call 1.3 times.
     """
     apart_up_to_ms: float = 150.0
     """Maximum time of a reference with a process of its own. The GPU's work dominates longer times."""
@@ -288,7 +292,7 @@ class DevicePolicy(Struct, frozen=True):
     call.
     """
     flushes_timed: int = 5
-    """Number of repetitions for timing an L2 flush."""
+    """Number of repetitions for timing an L2 eviction."""
     least_timed: int = 20
     """Number of repetitions for timing an event pair around almost no work."""
     slots_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
@@ -338,9 +342,9 @@ class DevicePolicy(Struct, frozen=True):
     matrix: PerDevice = PerDevice(1024, 8192)
     """Rows and columns of the matrices whose product measures the peak arithmetic rate."""
     convolution: tuple[int, int, int] = (4, 64, 58)
-    """Images, channels and side of the 3x3 convolution that also measures a CPU's rate. The data fit in an L3 cache,
-    and the convolution is long enough to reach the rate. Smaller convolutions stay 13% below the rate (two cores of an
-    AMD EPYC).
+    """Number of images, number of channels and image width of the 3x3 convolution that also measures a CPU's rate. The
+    data fit in an L3 cache, and the convolution is long enough to reach the rate. Smaller convolutions stay 13% below
+    the rate (two cores of an AMD EPYC).
     """
     peak_least: int = 5
     """Minimum number of repetitions of the copy, of each matrix product and of the convolution. The judge uses the
@@ -355,7 +359,9 @@ class DevicePolicy(Struct, frozen=True):
     are near 1.5e-3.
     """
     exact_products: int = 3
-    """Number of bf16 products that replace one fp32 product within 1e-4. Two products have errors above 1e-3."""
+    """Number of bf16 products that replace one fp32 product with errors below 1e-4. Two products have errors above
+    1e-3.
+    """
 
 
 class AdmissionPolicy(Struct, frozen=True):
@@ -366,7 +372,7 @@ class AdmissionPolicy(Struct, frozen=True):
     copies: int = 2
     """Number of copies of every tensor in the judge: in the kernels' buffers, and as drawn or expected values."""
     context_bytes: int = 1 * GIB
-    """GPU memory that a process needs before it allocates tensors: context, modules, and the buffer that flushes L2."""
+    """GPU memory that a process needs before it allocates tensors: context, modules, and the buffer for evicting L2."""
     processes: int = 2
     """Number of processes with a CUDA context besides the judge: the kernel's and the empty kernel's. The reference's
     process runs only if memory remains.
@@ -517,8 +523,8 @@ class SandboxPolicy(Struct, frozen=True):
     builder_memory_bytes: int = 16 * GIB
     """Maximum private memory of a builder. For large sources, nvcc needs gigabytes."""
     empty_start_s: float = 30.0
-    """Timeout for each answer while the empty kernel's runner starts and loads. Other runners have the timeout
-    ``deadline_s``.
+    """Timeout for each answer while the empty kernel's runner starts and loads the kernel. Other runners have the
+    timeout ``deadline_s``.
     """
     python_start_s: float = 60.0
     """Timeout for the start of a Python kernel's runner."""
@@ -684,7 +690,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     A single run may move the inputs in a direction that hardly changes the element.
     """
     nearby_choosing: int = 16
-    """Number of these runs if the model computes with indices of its largest, smallest or sorted values.
+    """Number of eager runs on nearby inputs if the model computes with indices of its largest, smallest or sorted
+    values.
 
     A run made the same choice as the kernel in 37% to 53% of all near ties of a router.
     """
@@ -720,7 +727,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     outlier_counts: tuple[int, ...] = (1, 1, 1, 2, 7)
     """Possible numbers of outliers per input. The judge draws one of these numbers.
 
-    One outlier exposes a scaled-up sample; seven expose a kernel that skips few elements.
+    One outlier exposes a kernel that scales up a sample. Seven outliers expose a kernel that skips few elements.
     """
     outlier_spread: float = 0.5
     """Relative spread of outlier magnitudes, because models do not define the order of equal values."""

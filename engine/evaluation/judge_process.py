@@ -35,7 +35,7 @@ _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHU
 
 
 class JudgeSilent(EvaluationError):
-    """The judge did not answer in time."""
+    """A judge that did not answer in time."""
 
 
 def how_it_ended(code: int) -> str:
@@ -75,8 +75,8 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 
 
 def _has_lost_its_gpu(answer: AnyAnswer) -> bool:
-    """Return whether the judge reports an error after which all of its work on the GPU fails. A message about a kernel
-    quotes the kernel's own error.
+    """Return whether the judge reports an error after which all of its work on the GPU fails. An answer with a
+    ``variant`` does not count, because its reason quotes the kernel's own error.
     """
     if not isinstance(answer, messages.Failed) or answer.variant is not None:
         return False
@@ -86,8 +86,7 @@ def _has_lost_its_gpu(answer: AnyAnswer) -> bool:
 class JudgeProcess:
     """One judge on one device, which serves one request at a time.
 
-    ``opened``: the problems that the judge knows and reopens when necessary. ``kept``: the problems that the judge has
-    open now.
+    ``opened``: the problems that the judge reopens when necessary. ``kept``: the problems that the judge has open now.
 
     ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
     device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
@@ -127,7 +126,7 @@ class JudgeProcess:
         """Send a request and wait for the answer. Start the judge if necessary.
 
         Cancelling the task cancels the request. The engine kills a judge that does not confirm the cancellation within
-        0.7 s. Raises ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
+        ``_CANCEL_S`` seconds. Raises ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
         """
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -173,7 +172,7 @@ class JudgeProcess:
             return
         reaper, self._reaper = self._reaper, None
         if process.returncode is None:
-            await end_group(process)  # A problem may have forked.
+            await end_group(process)  # A problem's code may have forked.
             if reaper is not None:
                 reaper.cancel()
         if reaper is not None:

@@ -291,7 +291,7 @@ class LocalEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         if self._devices[0].kind != "cuda":
-            raise CountersUnavailable("ncu reads only the counters of GPUs", lasting=True)
+            raise CountersUnavailable("ncu reads hardware counters only on GPUs", lasting=True)
         built = await self._builder.built(self._kernel(problem, language, source))
         if built is None:
             raise CountersUnavailable("the kernel no longer compiles")
@@ -451,7 +451,7 @@ class LocalEvaluator:
             return
         needed_bytes, memory = need_of(problem, "cuda").full_bytes, driver().memory(device.id)
         if 2 * needed_bytes > device.memory_bytes or (memory is not None and memory.free_bytes < needed_bytes):
-            with contextlib.suppress(EvaluationError):  # The next request notices this and restarts the judge.
+            with contextlib.suppress(EvaluationError):  # After a failure, the next request restarts the judge.
                 await judge.ask(messages.Evict(), _OPEN_S, _ignore)
                 judge.kept.clear()
 
@@ -501,8 +501,8 @@ class LocalEvaluator:
         return {
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache.parent / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": str(self._threads),
-            # The processor's flags choose the vector width. Without this, Inductor also compiles a test program for
-            # each width, which took 10 s on two cores.
+            # The processor's flags determine the vector width. Without this variable, Inductor also compiles a test
+            # program for each width, which took 10 s on two cores.
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
         }
 

@@ -34,7 +34,7 @@ class LogTap:
 
     def _copy(self, reading: int) -> None:
         left, filled_at, left_out = float(BURST_BYTES), time.monotonic(), 0
-        with contextlib.suppress(OSError):  # If the disk is full, the engine's own writes report that.
+        with contextlib.suppress(OSError):  # The engine's own writes report a full disk.
             while chunk := os.read(reading, 1 << 16):
                 now = time.monotonic()
                 left, filled_at = min(BURST_BYTES, left + (now - filled_at) * _REFILL_BYTES_S), now

@@ -19,7 +19,7 @@ STATUS_OF_END: dict[End, Status] = {
 
 
 class Rejected(Exception):
-    """A kernel failed a check.
+    """A failed check.
 
     ``status``: the verdict's status. ``pattern``: the name of a known failure pattern, or None. ``reason``: one
     sentence.

@@ -62,7 +62,7 @@ class Builder:
 
     async def _build(self, kernel: KernelSource, on_stage: Callable[[Stage], None]) -> BuildReport:
         if (found := self._cache.find(kernel)) is not None:
-            return found.report  # a cached build need not wait for timing to end
+            return found.report  # A cached build need not wait for timing to end.
         waits = asyncio.get_running_loop().call_later(_BUILD.noticed_s, on_stage, "waiting")
         try:
             async with self._builders, self._beside(_BUILD.module_turn_s if kernel.language == "py" else _BUILD.turn_s):

@@ -35,7 +35,7 @@ from engine.system.tool_paths import find_cpp_compiler, find_nvcc
 
 _CONFINED = Path(__file__).parent.parent / "sandbox" / "inside" / "confinement" / "confined.py"
 NVCC_VARIABLES = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
-"""Environment variables with which a person selects nvcc's C++ compiler and adds flags."""
+"""Environment variables that select nvcc's C++ compiler and add flags."""
 _KEPT = (
     *("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
     *NVCC_VARIABLES,
@@ -280,7 +280,7 @@ async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
             confined, work, environment, limit_s=_BUILD.compile_s, most_bytes=_BUILD.output_bytes, limits=limits
         )
     except Overrun as overrun:
-        return 1, f"the builder stopped the compiler: it {overrun}\n{overrun.output[: _BUILD.log_chars]}"
+        return 1, f"the builder stopped the compiler, because it {overrun}\n{overrun.output[: _BUILD.log_chars]}"
 
 
 def _host_compiler() -> list[str]:

@@ -72,7 +72,7 @@ async def _cuda(library: Path, run: Run) -> dict[str, int]:
     largest: list[str] = []
     for number, code in enumerate(elf.device_code(fatbin)):
         if not any(one.name.startswith(".text.") for one in elf.sections(code)):
-            continue  # what nvcc links besides the kernels
+            continue  # nvcc also links code that contains no kernel.
         cubin = library.with_name(f"device{number}.cubin")
         cubin.write_bytes(code)
         status, listing = await run([disassembler, "-c", str(cubin)], library.parent)

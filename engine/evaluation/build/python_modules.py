@@ -38,7 +38,7 @@ _TORCH_COMPILE = re.compile(r"\btorch\.compile\b")
 def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
     """Return whether a module starts compilers at its first call, as Triton and ``torch.compile`` do.
 
-    The runner must permit the compilers of such a module. Triton does not run on a CPU, and this function considers
+    The runner must let such a module start compilers. Triton does not run on a CPU, and this function considers
     ``torch.compile`` only if ``libraries`` is true.
     """
     compiles_when_called = imports_triton(source) or _TORCH_COMPILE.search(source) is not None

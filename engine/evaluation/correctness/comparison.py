@@ -196,7 +196,7 @@ def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tupl
 def _compare_with_infinities(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
     """Compare with a reference that contains infinities or NaNs, which must match; finite elements pass as usual."""
     finite = torch.isfinite(want)
-    if bool(finite.all()):  # the squares overflow even if the mean does not
+    if bool(finite.all()):  # The squares overflow even if their mean does not.
         size = want.abs().max()
         return _compare_one(out / size, want / size, tolerance)
     if not bool((torch.isfinite(out) == finite).all()):
@@ -237,7 +237,7 @@ def is_half(tensor: torch.Tensor) -> bool:
 
 
 def checksum(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Return order-insensitive sums of the 64-bit words and the tail bytes, to detect stray writes cheaply."""
+    """Return the sum of each tensor's 64-bit words and remaining bytes, to detect stray writes cheaply."""
     sums = []
     for tensor in tensors:
         flat = tensor.reshape(-1).view(torch.uint8)

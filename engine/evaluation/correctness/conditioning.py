@@ -31,8 +31,8 @@ _PRODUCT_PARTS = ("conv", "scaled_dot_product", "attention", "trilinear", "lstm"
 
 
 def result_of(run: Callable[[], T]) -> T | None:
-    """Return the result of ``run``, or None if the model rejects the inputs, lacks fp64 support, or returns outputs of
-    another shape because of the inputs' values.
+    """Return the result of ``run``, or None if the model rejects the inputs, does not support fp64, or returns outputs
+    of an unexpected shape.
 
     Out-of-memory errors propagate, because the model did not cause them.
     """
@@ -93,8 +93,8 @@ class Conditioning:
         )
 
     def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, float, float, torch.dtype]]:
-        """Return a tuple for each error: the error, its allowed ratio to the error on drawn inputs, the harmless share
-        of the tolerance, and the dtype.
+        """Return each error with its allowed ratio to the error on drawn inputs, the harmless share of the tolerance,
+        and the dtype.
 
         One kind of error is the effect of changing the inputs by a few rounding steps; the other is eager's own error.
         The runs do not use TF32, because TF32's errors are not a property of the inputs.

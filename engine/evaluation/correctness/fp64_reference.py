@@ -27,7 +27,9 @@ from engine.problem.model import named_weights
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 _COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, *_INTEGERS)
-"""Dtypes of the outputs that the fp64 run may accept. Outputs in all other dtypes must equal eager's outputs."""
+"""Dtypes of outputs that the judge may accept because of the fp64 run. Outputs in all other dtypes must equal eager's
+outputs.
+"""
 
 
 class ExactOutputs(Struct, frozen=True):
@@ -108,18 +110,18 @@ def compare_in_double(
     names: Sequence[str] = (),
 ) -> Comparison:
     """Return the errors against fp64 if all outputs are correct, otherwise describe the first wrong output. Call this
-    function after a comparison with eager failed.
+    function only after a comparison with eager has failed.
 
-    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's (:class:`_Suspect`),
-    contains indices of equal values, or contains integers that an accurate run returns. If the model does not run in
-    fp64, only the first condition counts.
+    An output is correct if it is within the tolerance of eager's output. If the model runs in fp64, an output is also
+    correct if it is as accurate as eager's (:class:`_Suspect`), contains indices of equal values, or contains integers
+    that an accurate run returns.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
     found = _errors_or_wrong(suspects, outputs, eager, exact, tolerances)
     if isinstance(found, Comparison):
         return found
     described = compare([outputs[found]], [eager[found]], tolerances, names_of(outputs, names)[found : found + 1])
-    # The output was wrong, so another process changed it if it is correct now.
+    # If the output is correct now, another process changed it after the failed comparison.
     return described if described.problem is not None else Comparison(CHANGED, math.inf, math.inf)
 
 
@@ -130,13 +132,13 @@ def _errors_or_wrong(
     exact: Exact,
     tolerances: Tolerances,
 ) -> Comparison | int:
-    """Return the errors of the outputs ``suspects`` against fp64, or the place of a wrong output."""
+    """Return the errors of the outputs ``suspects`` against fp64, or the index of a wrong output."""
     for place in suspects:
         if outputs[place].dtype not in _COMPARED:
             return place
     right = exact()
     if right is None or len(right.outputs) < len(outputs):
-        return next(iter(suspects), 0)  # An output that is now correct changed after it failed.
+        return next(iter(suspects), 0)  # Without suspects, another process changed an output after it failed.
     inaccurate = dict[int, _Suspect]()
     for place in suspects:
         out = outputs[place]
@@ -174,10 +176,11 @@ def _agrees_with_a_run(
 
 
 def _first_wrong(suspects: dict[int, _Suspect], right: ExactOutputs) -> int | None:
-    """Return the place of the first inaccurate output, or None if all suspect outputs are accurate. If necessary, run
+    """Return the index of the first inaccurate output, or None if all suspect outputs are accurate. If necessary, run
     eager on nearby inputs first.
 
-    If the model chooses, errors can be large at first: each run makes the same choice as the kernel only by chance.
+    If ``right.chooses`` is true, errors can be large at first: each run makes the same choice as the kernel only by
+    chance.
     """
     most = right.policy.nearby_choosing if right.chooses else right.policy.nearby
     for runs in range(most + 1):

@@ -103,11 +103,11 @@ class SecondOpinion:
             self._ask(runner)
             raise
         except RunnerEnded as ended:
-            if ended.end in ("launch_failed", "wrong_output"):  # the runner is still alive
+            if ended.end in ("launch_failed", "wrong_output"):  # The runner is still alive after these failures.
                 self._ask(runner)
             elif ended.end in ("crashed", "timeout", "memory", "forbidden"):
                 at_once = ended.end == "crashed" and calls() <= 1
-                self.verdict = _wrong(str(ended)) if at_once else _not_judged(f"the process had already ended: {ended}")
+                self.verdict = _wrong(str(ended)) if at_once else _not_judged(f"the kernel had already ended: {ended}")
             raise
         self._ask(runner)
 
@@ -142,7 +142,7 @@ class SecondOpinion:
             try:
                 own_ms, _ = runner.call([0])
             except RunnerEnded as ended:
-                # these ends would raise an exception in KernelBench's evaluator, or crash it
+                # These failures would raise an exception in KernelBench's evaluator, or crash it.
                 fails = ended.end in ("crashed", "launch_failed")
                 return (_wrong if fails else _not_judged)(f"trial {tried}: {ended}")
             self.runs_s += own_ms[0] / 1e3

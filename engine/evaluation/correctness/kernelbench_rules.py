@@ -15,7 +15,7 @@ true. Both atol and rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never m
 inputs. Any exception makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean
 time.
 
-KernelBench derives its seeds from 42, so a kernel could know the inputs. These rules work with any seeds.
+KernelBench derives its seeds from 42, so its inputs are predictable. These rules work with any seeds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str
     errors = largest_errors(out, expected, 1.0)
     if errors is not None and errors[0] <= tolerance:  # Such outputs always pass, and allclose takes longer.
         return ""
-    chunk = CHUNK[out.device.type]  # allclose allocates several tensors as large as its arguments
+    chunk = CHUNK[out.device.type]  # allclose allocates several tensors as large as its arguments.
     parts = list(zip(expected.reshape(-1).split(chunk), out.reshape(-1).split(chunk), strict=True))
     if all(torch.allclose(want, got, atol=tolerance, rtol=tolerance) for want, got in parts):
         return ""

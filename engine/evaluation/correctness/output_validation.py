@@ -67,7 +67,7 @@ class Answers:
         if unwritten is not None:
             raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
         if found.problem is not None:
-            if problem.mutates:  # the reference's next runs write the slot's inputs
+            if problem.mutates:  # The comparison with fp64 runs the model, which writes the slot's inputs.
                 results = [tensor.clone() for tensor in results]
             names = slot.result_names[:count]
             found = compare_in_double(results, expected[:count], exact, self._tolerances, names)
@@ -97,7 +97,7 @@ def _look_of(
 
 
 def _is_slight(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
-    """Return whether rounding can explain the errors, so that they prove no dishonest pattern."""
+    """Return whether rounding can explain the errors. Such errors are no evidence of cheating."""
     usual = comparison.KERNELBENCH
     slight = comparison.Tolerances(_POLICY.slight * usual.full, _POLICY.slight * usual.half)
     for out, want in zip(outputs, expected, strict=True):

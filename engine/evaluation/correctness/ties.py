@@ -23,7 +23,9 @@ _ALONE = {_aten.argmax, _aten.argmin}
 _CHOOSE = _ALONE | {_aten.topk, _aten.sort, _aten.max, _aten.min}
 _CHOOSE |= {_aten.median, _aten.nanmedian, _aten.kthvalue, _aten.mode}
 _PASS_ON = {_aten._to_copy, _aten.clone, _aten.detach, _aten.alias, _aten.view, _aten.unsqueeze, _aten.squeeze}
-"""Operators that return the same values again. A model that only returns indices does not compute with the indices."""
+"""Operators that only copy or reshape values. A model that applies no other operators to indices does not compute with
+the indices.
+"""
 _FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
 """Operators that return the index of the first of several equal values, according to PyTorch's documentation."""
 
@@ -77,8 +79,8 @@ class Choice:
 def choices_of(
     in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[Sequence[torch.Tensor], list[Choice | None], bool]:
-    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with
-    indices of its largest, smallest or sorted values.
+    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with such
+    indices.
     """
     with _Choices() as exact:
         outputs = in_double()
@@ -128,8 +130,8 @@ class _Choices(TorchDispatchMode):
         return answer
 
     def of(self, output: torch.Tensor) -> _Chosen | None:
-        """Return the values to which ``output`` refers, or None if ``output`` is neither the result of a recorded
-        operator nor a copy of that result in another integer dtype.
+        """Return the values to which the indices ``output`` refer, or None if no recorded operator returned these
+        indices. The indices may be a copy in another integer dtype.
         """
         is_it = [
             one.indices.data_ptr() == output.data_ptr() and one.indices.shape == output.shape for one in self._found

@@ -37,8 +37,8 @@ from engine.system.memory import give_back_freed_memory
 _ASSERTING = re.compile(
     r"binary_cross_entropy\(|BCELoss\(|\.(long|int)\(\)|\.(to|type)\((dtype=)?torch\.(long|int64|int32|int)\)"
 )
-"""Code in a model whose CUDA kernels may fail an assertion if input values are out of bounds. The conversions compute
-indices from values.
+"""Code in a model whose CUDA kernels may fail an assertion if input values are out of bounds. Conversions to integers
+turn values into indices.
 """
 _HALVES = ("float16", "bfloat16")
 
@@ -135,8 +135,8 @@ class TrialSource:
         return trial
 
     def _as_inspected(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return ``outputs``. Raises ``ProblemFileError`` if inspection found other outputs, because it has no GPU or
-        because the outputs depend on the inputs' values.
+        """Return ``outputs``. Raises ``ProblemFileError`` if they differ from the outputs that the inspection found.
+        The inspection uses no GPU, and the outputs may depend on the inputs' values.
         """
         if len(outputs) != len(self._spec.outputs):
             raise ProblemFileError(
@@ -288,7 +288,7 @@ class JudgedProblem:
 
     def _choose_mixing(self, own: list[torch.Tensor], ways: Sequence[Mixing]) -> Mixing:
         """Return the first kind of mixing for which the model neither raises nor returns non-finite values. Discrete
-        inputs that change permit only fresh draws.
+        inputs that differ between draws permit only fresh draws.
         """
         if any(one is not None and one.discrete and not one.constant for one in self._structures):
             return self._fresh_if_reproducible()
@@ -363,8 +363,8 @@ class JudgedProblem:
         return [self._kinds.index(kind) for kind in others[:2]]
 
     def with_own_weights(self) -> JudgedProblem:
-        """Return a variant of this problem for kernels that keep their initial weights. All trials of the variant use
-        these weights.
+        """Return a copy of this problem for kernels that keep their initial weights. All trials of the copy use these
+        weights.
         """
         made = copy.copy(self)
         made.keeps_weights = True
@@ -500,7 +500,7 @@ class JudgedProblem:
         """Return a seed for both reference and kernel if the model draws random numbers, else None."""
         return self.fresh_seed() if self.spec.random else None
 
-    # Facts for the clocks.
+    # Properties of the outputs
 
     @cached_property
     def output_strides(self) -> list[tuple[int, ...] | None]:

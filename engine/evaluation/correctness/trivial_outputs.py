@@ -2,7 +2,7 @@
 problem means little.
 
 Some KernelBench problems have outputs that are zero or constant. The judge compares trivial outputs in the same trials
-as a kernel's outputs. No kernel runs, because the judge knows what a kernel that computes nothing would write.
+as a kernel's outputs. No kernel needs to run, because a kernel that computes nothing writes predictable outputs.
 """
 
 from __future__ import annotations

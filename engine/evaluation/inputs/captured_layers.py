@@ -1,7 +1,7 @@
 """Find functions in a model's attributes that use the model's own layers or weights.
 
 ``copy.deepcopy`` copies layers but not functions. A lambda such as ``self.mlp = lambda x: layers.out(layers.act(x))``
-would therefore call the original's layers, with the original's weights, even in a copy of the model.
+would therefore use the original's layers and weights, even in a copy of the model.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 
 def _by_dtype(all_of: Sequence[T], dtype_of: Callable[[T], torch.dtype]) -> list[list[T]]:
-    """Group by dtype, because PyTorch launches a whole list at once only if all its tensors have one dtype."""
+    """Group items by dtype, because PyTorch launches a whole list at once only if all its tensors have one dtype."""
     groups: dict[torch.dtype, list[T]] = {}
     for one in all_of:
         groups.setdefault(dtype_of(one), []).append(one)

@@ -3,8 +3,8 @@
 Integers and booleans may depend on each other: for example, indices lie within bounds, and lengths have a fixed sum.
 Therefore the judge never derives such inputs, but draws new ones.
 
-Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values (a
-one-hot row, a permutation, a mask). Kernels may not rely on the range of values, for example that all values are
+Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values
+(one-hot rows, permutations, masks). Kernels may not rely on the range of values, for example that all values are
 positive. Imports torch.
 """
 
@@ -23,9 +23,9 @@ _INPUTS = POLICY.inputs
 class Structure:
     """An input's structure.
 
-    ``kept``: the zeros and infinities that are at the same positions in every draw, with NaN elsewhere, or None if
-    there are too few to prove structure. ``discrete``: whether the input has few distinct values, so that mixtures are
-    impossible. Integers and booleans are always discrete. ``constant``: whether the input is equal in every draw.
+    ``kept``: zeros and infinities at positions that every draw shares, and NaN elsewhere; None if there are too few to
+    prove structure. ``discrete``: whether the input has few distinct values, so that mixtures are impossible. Integers
+    and booleans are always discrete. ``constant``: whether the input is equal in every draw.
     """
 
     kept: torch.Tensor | None = None

@@ -186,7 +186,7 @@ def named_in(library: Path, with_torch: bool = False) -> list[str]:
 
 
 def library_of(file: str) -> str | None:
-    """Return the Python package or BLAS library to which a mapped file belongs, or None for system files and
+    """Return the Python package or math library to which a mapped file belongs, or None for system files and
     PyTorch.
     """
     name, package = file.rpartition("/")[2], _PACKAGE.search(file)

@@ -62,7 +62,7 @@ class MachineCode(Struct, frozen=True, omit_defaults=True):
 
 
 class DoesNotBuild(Exception):
-    """The kernel does not compile; the message is the compiler's output."""
+    """A kernel that does not compile; the message is the compiler's output."""
 
 
 async def machine_code(source: str, language: Language, header: str, arch: str) -> MachineCode:

@@ -1,4 +1,4 @@
-"""Read some two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
+"""Read about two dozen hardware counters of one kernel with Nsight Compute (``ncu``).
 
 The list of counters is deliberately short: a few metrics that identify the bottleneck help more than the full set.
 """
@@ -72,8 +72,8 @@ class KernelProfile(Struct, frozen=True):
 
 
 class ProfileError(Exception):
-    """ncu returned no counters; the message gives the reason and the remedy. ``lasting``: whether this machine's setup
-    is the reason.
+    """A failure to read counters with ncu; the message gives the reason and the remedy. ``lasting``: whether this
+    machine's setup is the reason.
     """
 
     def __init__(self, reason: str, *, lasting: bool = False) -> None:

@@ -108,8 +108,8 @@ class Check(ABC):
 
 
 class NamesNoLibrary(Check):
-    """Neither the source nor the machine code names a library that could do the work. The judge checks this before the
-    kernel's first run.
+    """Check that neither the source nor the machine code names a library that could do the work, before the kernel's
+    first run.
     """
 
     name, threat = "libraries", "library"
@@ -121,7 +121,7 @@ class NamesNoLibrary(Check):
 
 
 class Loads(Check):
-    """The isolated process loads the kernel and maps the shared buffers."""
+    """Check that the isolated process loads the kernel and maps the shared buffers."""
 
     name, threat = "loads", "escape"
 
@@ -130,7 +130,7 @@ class Loads(Check):
 
 
 class RightOnFreshInputs(Check):
-    """Outputs are correct, and no other memory changes, in every trial with new inputs, weights and poison."""
+    """Check that outputs are correct and other memory unchanged in every trial with new inputs, weights and poison."""
 
     name, threat = "right on fresh inputs", "stale-output, replay, input-property, out-of-bounds"
 
@@ -142,7 +142,7 @@ class RightOnFreshInputs(Check):
 
 
 class MapsNoLibrary(Check):
-    """Before timing, a compiled kernel's process has mapped no library that could do the work."""
+    """Check before timing that a compiled kernel's process has mapped no library that could do the work."""
 
     name, threat = "libraries", "library"
 
@@ -152,7 +152,7 @@ class MapsNoLibrary(Check):
 
 
 class RunsInOneProcess(Check):
-    """A Python kernel has no live child process during timing. No clock would count such a process's work."""
+    """Check that a Python kernel has no live child process during timing. No clock would count its work."""
 
     name, threat = "processes", "late-work"
 
@@ -166,7 +166,7 @@ class RunsInOneProcess(Check):
 
 
 class RightWhileTimed(Check):
-    """Every output is correct in the timed pairs; timing continues until the ratio is settled.
+    """Check that every output is correct in the timed pairs. Timing continues until the ratio is settled.
 
     Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
     """
@@ -200,8 +200,8 @@ class RightWhileTimed(Check):
 
 
 class ReportsItsTime(Check):
-    """Single calls and batches take no longer than the kernel's process reports; otherwise, the speedup uses the longer
-    time.
+    """Check that single calls and batches take no longer than the kernel's process reports. If they do, the speedup
+    uses the longer time.
     """
 
     name, threat = "own clock agrees", "clock, late-work"
@@ -217,7 +217,7 @@ class ReportsItsTime(Check):
 
 
 class RightAfterTiming(Check):
-    """The first trial passes again after timing."""
+    """Check that the first trial passes again after timing."""
 
     name, threat = "right after timing", "timed-only"
 
@@ -227,7 +227,7 @@ class RightAfterTiming(Check):
 
 
 class ExactWhenTimed(Check):
-    """Sampled timed calls reach the precision that ``evaluation.precision`` requires, on inputs that reveal
+    """Check that sampled timed calls reach the precision that ``evaluation.precision`` requires, on inputs that reveal
     precision.
     """
 
@@ -241,8 +241,8 @@ class ExactWhenTimed(Check):
 
 
 class UsesNoLibrary(Check):
-    """In an extra call, operators and libraries do no more than the permitted share of the work. The kernel's process
-    has mapped no library that could do the work.
+    """Check in an extra call that operators and libraries do no more than the permitted share of the work. Also check
+    that the kernel's process has mapped no library that could do the work.
 
     The extra call follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
     """
@@ -256,7 +256,7 @@ class UsesNoLibrary(Check):
 
 
 class TimesMemoryWrites(Check):
-    """If the reference was slow in the pairs, the judge has timed memory writes on the GPU after enough calls.
+    """Time memory writes on the GPU after enough calls, if the reference was slow in the pairs.
 
     Most of these calls follow random pairs, and resemble the calls of a pair, so a kernel cannot recognize them.
     """
@@ -273,7 +273,7 @@ class TimesMemoryWrites(Check):
 
 
 class LeavesTheReferenceAlone(Check):
-    """The kernel leaves no work on the GPU that slows the reference.
+    """Check that the kernel leaves no work on the GPU that slows the reference.
 
     Leftover GPU work also slows memory writes; a slow processor doesn't.
     """

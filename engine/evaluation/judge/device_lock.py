@@ -23,8 +23,8 @@ _OPEN: set[int] = set()
 
 
 def _close_in_child() -> None:
-    """Close inherited lock files in forked processes, because a lock persists as long as any copy of its descriptor.
-    Problem files may fork processes.
+    """Close inherited lock files in forked processes, because a lock persists as long as any copy of its descriptor is
+    open. A problem's code may fork processes.
     """
     while _OPEN:
         with contextlib.suppress(OSError):
@@ -153,4 +153,4 @@ async def shared(device: str, most_s: float) -> AsyncIterator[None]:
             yield
         finally:
             limit.cancel()
-            limit.join()  # After closing, the descriptor may refer to another file.
+            limit.join()  # After the file is closed, its descriptor may refer to another file.

@@ -2,7 +2,7 @@
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.runner.Runner`. Inputs, expected outputs and the authoritative
 clock stay in this process. The reference also runs here, except during timing for a Python kernel on a GPU.
-``checks.py`` decides; this module calls the kernel, times it and records the evidence.
+``checks.py`` decides whether the kernel passes; this module calls the kernel, times it and records the evidence.
 """
 
 from __future__ import annotations

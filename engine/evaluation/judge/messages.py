@@ -86,7 +86,7 @@ AnyRequest = Measure | OpenProblem | JudgeKernel | TimeRunoff | Evict | Cancel
 
 
 class Ready(Struct, frozen=True, tag_field="is", tag="ready"):
-    """The judge has imported torch and accepts requests."""
+    """Report that the judge has imported torch and accepts requests."""
 
     torch: str
 
@@ -96,7 +96,7 @@ class AtStage(Struct, frozen=True, tag_field="is", tag="stage"):
 
 
 class AwaitsMemory(Struct, frozen=True, tag_field="is", tag="awaits_memory"):
-    """The judge is waiting until ``needed_bytes`` of device memory are free; ``free_bytes`` are free now.
+    """Report that the judge is waiting until ``needed_bytes`` of device memory are free; ``free_bytes`` are free now.
 
     ``pid``: the process that uses the most device memory, or 0 if unknown. The judge repeats this message until it
     sends ``MemoryFound`` or the answer.
@@ -108,11 +108,11 @@ class AwaitsMemory(Struct, frozen=True, tag_field="is", tag="awaits_memory"):
 
 
 class MemoryFound(Struct, frozen=True, tag_field="is", tag="memory_found"):
-    """The judge's wait for memory is over."""
+    """Report that the judge's wait for memory is over."""
 
 
 class Evicted(Struct, frozen=True, tag_field="is", tag="evicted"):
-    """The judge now occupies no more memory than when it started."""
+    """Report that the judge now occupies no more memory than when it started."""
 
 
 class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
@@ -121,8 +121,8 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
-    """The judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every check, or "" if
-    none pass.
+    """Report that the judge has opened a problem. ``degenerate``: a description of trivial outputs that pass every
+    check, or "" if none pass.
     """
 
     eager: Baseline
@@ -141,7 +141,7 @@ class RunoffTimed(Struct, frozen=True, tag_field="is", tag="runoff_timed"):
 
 
 class Failed(Struct, frozen=True, tag_field="is", tag="failed"):
-    """The request failed. ``reason``: one sentence. ``variant``: the variant that failed in a runoff."""
+    """A failed request. ``reason``: one sentence. ``variant``: the variant that failed in a runoff."""
 
     reason: str
     variant: str | None = None

@@ -54,7 +54,7 @@ _ADMISSION = POLICY.admission
 
 
 class NotBuilt(Exception):
-    """A kernel that compiled earlier no longer compiles. The message is one sentence."""
+    """A kernel that compiled earlier but no longer compiles. The message is one sentence."""
 
 
 class Judge:
@@ -327,7 +327,7 @@ def main(memory: Callable[[], Memory] | None = None, has_context: Callable[[], b
     CUDA context, and returns whether it succeeded.
     """
     die_with_parent()
-    os.register_at_fork(after_in_child=die_with_parent)  # Only problem files fork.
+    os.register_at_fork(after_in_child=die_with_parent)  # Only a problem's code forks.
     settings = msgspec.json.decode(sys.argv[1], type=JudgeSettings)
     # A problem's output must not mix with the answers.
     answers = os.dup(1)

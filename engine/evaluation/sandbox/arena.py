@@ -60,7 +60,7 @@ class Buffers:
             for offset, spec in zip(offsets, specs, strict=True)
         ]
         self.inputs = self._of("input")
-        self.weights = self._of("parameter", "buffer")  # The model's order mixes the two roles.
+        self.weights = self._of("parameter", "buffer")  # The model's order mixes parameters and buffers.
         self.outputs = self._of("output")
 
     def _of(self, *roles: str) -> list[torch.Tensor]:
@@ -190,9 +190,9 @@ def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def _pattern(which: int, size: int, itemsize: int) -> int:
-    """Return the poison as a signed integer of ``size`` bytes, for elements of ``itemsize`` bytes.
+    """Return the poison as an integer of ``size`` bytes, for elements of ``itemsize`` bytes.
 
-    One-byte elements contain the low byte, which has no sign.
+    One-byte elements contain only the low byte. The integer is signed unless ``size`` is 1.
     """
     low = _SANDBOX.poisons[which] & 0xFF
     pattern = (bytes([low]) if itemsize == 1 else _SANDBOX.poisons[which].to_bytes(2, sys.byteorder)) * size

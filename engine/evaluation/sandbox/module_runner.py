@@ -221,7 +221,7 @@ def _read_memory(pid: int, address: int, to: int, size: int) -> bool:
         return bool(read_from(pid, here, one, there, one, none) == count)
 
     found = map(read, range(0, size, part)) if size <= part else _readers().map(read, range(0, size, part))
-    return all(list(found))  # list() waits for every thread, even after a failure
+    return all(list(found))  # list() waits for every thread, even after a failure.
 
 
 def _may_read(pid: int) -> bool:

@@ -78,7 +78,7 @@ class ReferenceProcess:
             return
         if (self._eager_ms or 0.0) > _DEVICE.apart_up_to_ms:
             return
-        if 2 * self._needed_bytes > self._problem.device.free_bytes():  # The kernel needs about as much again.
+        if 2 * self._needed_bytes > self._problem.device.free_bytes():  # The kernel needs about as much memory.
             return
         try:
             self._start()
@@ -127,7 +127,7 @@ class ReferenceProcess:
         limits = limits_of(self._problem.spec, self._settings, self._eager_ms, module=True)
         mine = copy.copy(self._problem)
         mine.arena = self.arena = Arena(self._problem.spec.tensors, self._problem.device.kind, _SLOTS)
-        # A reference that compiles at its first call still reads its source then.
+        # The file must remain, because a reference that compiles at its first call reads its source then.
         home = self._home = Path(tempfile.mkdtemp(prefix="build-", dir=self._builds))
         for name in (CACHE, EXTENSIONS):
             (home / name).mkdir()

@@ -21,8 +21,8 @@ _SANDBOX = POLICY.sandbox
 class Limits(Struct, frozen=True):
     """A runner's limits. The defaults are the limits of the judge's empty kernel.
 
-    ``start_s``: timeout for each answer while the runner starts and loads. ``call_s``: timeout for the answer to a
-    call. ``data_bytes``: private memory in addition to the initial memory; 0 means unlimited.
+    ``start_s``: timeout for each answer while the runner starts and loads the kernel. ``call_s``: timeout for the
+    answer to a call. ``data_bytes``: private memory in addition to the initial memory; 0 means unlimited.
     """
 
     start_s: float = _SANDBOX.empty_start_s

@@ -41,7 +41,7 @@ _SANDBOX = POLICY.sandbox
 
 
 class RunnerEnded(Exception):
-    """The runner cannot continue. ``end``: the kind of failure. The message is one sentence for the verdict."""
+    """A runner that cannot continue. ``end``: the kind of failure. The message is one sentence for the verdict."""
 
     def __init__(self, end: End, text: object) -> None:
         words = str(text)[: _SANDBOX.reason_chars]
@@ -76,7 +76,7 @@ class Runner:
         self._output, self._printed = bytearray(), 0
         self._at_start: Usage | None = None
         self._arena_bytes = self._workspace_bytes = self.pid = 0
-        self._next_call_compiles = False  # That call may take as long as the start.
+        self._next_call_compiles = False  # A call that compiles may take as long as the start.
         self.sandbox = ""
         self._process = self._start(kind)
         self._gate = Gate() if kind == "cuda" else None
@@ -296,7 +296,7 @@ class Runner:
                 raise RunnerEnded("cancelled", "cancelled")
             self._check_usage()
             if time.monotonic() > deadline:
-                if is_suspended(self.pid):  # The judge had resumed the process.
+                if is_suspended(self.pid):  # The judge resumed the process, so another process stopped it.
                     reason = f"a signal from outside the judge stopped the kernel ({stage}); judge the kernel again"
                     raise RunnerEnded("error", reason)
                 hint = "check whether the kernel loops endlessly or is far slower than the reference"
@@ -314,7 +314,7 @@ class Runner:
             return not self._limits.isolate  # The kernel's child processes may still be alive.
         try:
             return wire.receive(self._control) is None
-        except ConnectionResetError:  # it ended with an unread order
+        except ConnectionResetError:  # The process ended before it read an order.
             return True
         except (ValueError, RecursionError, OSError):
             return False
@@ -323,7 +323,7 @@ class Runner:
         try:
             try:
                 received = wire.receive(self._control)
-            except ConnectionResetError:  # it ended with an unread order
+            except ConnectionResetError:  # The process ended before it read an order.
                 received = wire.receive(self._control)
         except (ValueError, RecursionError, OSError):
             raise RunnerEnded("forbidden", FORGED) from None

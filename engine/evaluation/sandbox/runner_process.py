@@ -24,8 +24,8 @@ class RunnerProcess:
     """A runner's process group, with the judge's ends of two sockets.
 
     ``control`` carries orders and answers, and ``output`` carries what the kernel prints. ``start`` receives the
-    descriptors of the other ends, and returns the outermost process or its pid. ``outermost``: that pid. Raises what
-    ``start`` raises.
+    descriptors of the other ends, and returns the outermost process or its pid. ``outermost``: that pid. Raises
+    whatever ``start`` raises.
     """
 
     def __init__(self, start: Callable[[int, int], subprocess.Popen[bytes] | int]) -> None:
@@ -70,8 +70,8 @@ class SpareProcess:
     """A process that has not received a kernel yet. While the judge evaluates one kernel, it starts the process for the
     next kernel.
 
-    On a GPU, starting the process and the CUDA driver takes a tenth of a second. It takes longer if another GPU's judge
-    starts a process at the same time.
+    On a GPU, starting the process and the CUDA driver takes a tenth of a second. The start takes longer if another
+    GPU's judge starts a process at the same time.
     """
 
     def __init__(self, kind: str, isolate: bool) -> None:

@@ -39,7 +39,7 @@ _REASON_CHARS = POLICY.sandbox.reason_chars
 
 
 def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], object]], least_s: float = 0.0) -> Timing:
-    """Time calls for at least ``least_s`` seconds, and continue up to 50 calls or half a second.
+    """Time calls for at least ``least_s`` seconds, and continue up to ``eager_most`` calls or ``eager_s`` seconds.
 
     ``prepare`` returns the next call. On a GPU, untimed calls precede each short call, because launches become slower
     after a pause. Pairs of reference and kernel include the same untimed calls. On a CPU, the result excludes disturbed
@@ -85,7 +85,7 @@ def _calls(judged: JudgedProblem, buffers: Sequence[tuple[torch.Tensor, torch.Te
     """Load the first trial, and return a function that prepares the next call of the reference.
 
     A model that writes its inputs or buffers, such as a counter, starts each call from the same state. ``buffers``: the
-    model's copies of buffers in the judge's memory, and these buffers.
+    model's copy of each buffer, with the original in the judge's memory.
     """
     slot, trial = judged.arena.slots[0], judged.trial(0)
     trial.load(slot)
@@ -129,7 +129,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         others = contention.share()
         return Baseline("compile", timed, precision, note, others=others, eager_ms=eager.median_ms)
     except Exception as error:
-        # Dynamo's first line announces what the compiler raised, and the next line says it.
+        # Dynamo's first line only announces the compiler's error, which is on the next line.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
         return Baseline("compile", None, precision, note, f"{type(error).__name__}: {reason}"[:_REASON_CHARS])

@@ -1,8 +1,8 @@
 """Call a kernel many times in one batch, each time on different buffers, and time the whole batch.
 
-For a single call, the judge knows only when the answer arrives. A kernel that slows its process's clock can therefore
-hide time in the call's overhead. For a batch, a single answer covers many calls, which leaves little room to hide time
-per call. The kernel cannot tell which outputs the judge compares, so it cannot skip any output.
+For a single call, the judge can observe only when the answer arrives. A kernel that slows its process's clock can
+therefore hide time in the call's overhead. For a batch, a single answer covers many calls, which leaves little room to
+hide time per call. The kernel cannot tell which outputs the judge compares, so it cannot skip any output.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class CallLimits(Struct, frozen=True):
         buffers.
 
         ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: whether calls on the same buffers took
-        the claimed time. If so, only a kernel that skips repeated calls can hide time.
+        ``claimed_ms``. If so, only a kernel that skips repeated calls can hide time.
         """
         colder = _CLOCK.batch_coldest if warm_agrees else _CLOCK.batch_colder
         return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms

@@ -66,8 +66,8 @@ class CpuContention:
         return max(0.0, others - (os.cpu_count() or 1) / _TICKS_PER_S) / available if available > 0 else 0.0
 
     def disturbed(self) -> bool:
-        """Return whether other programs used more than ``BUSY`` of all cores, or a kernel's thread waited for a core
-        longer than this share of the time.
+        """Return whether other programs used more than the share ``BUSY`` of all cores, or a kernel's thread waited for
+        a core for more than this share of the time.
 
         Two threads of a kernel can share a core while another core is idle. A process with more busy threads than cores
         makes its own threads wait, so its waits do not count.

@@ -36,7 +36,7 @@ _RUNOFF = POLICY.runoff
 
 
 class FoundOut(RunnerEnded):
-    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id. ``fault``: a clause such
+    """A kernel that passed its checks but failed in the runoff. ``variant``: the kernel's id. ``fault``: a clause such
     as "is wrong".
     """
 
@@ -93,7 +93,7 @@ class _Runoff:
         self._problem = problem
         tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
         self._check = partial(Answers(tolerances).check, problem)
-        # Outputs of such models depend on more than their inputs.
+        # Outputs of a model that writes buffers or draws random numbers depend on more than its inputs.
         self._compares = not problem.mutates and not problem.spec.random
         self._contention = CpuContention(opened.empty_kernel.pid, *(runner.pid for runner in self._runners.values()))
         self._call_overhead = CallOverhead()

@@ -61,7 +61,7 @@ def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> l
 
 
 class Pairs(Struct):
-    """Calls of kernel and reference in pairs, in milliseconds."""
+    """Times of kernel and reference calls in pairs, in milliseconds."""
 
     kernel_ms: list[float]
     """The kernel's time for the speedup: the larger of the reported time and the judge's time."""

@@ -40,7 +40,7 @@ class WallClockProbe:
         self.calls, self.runs_ms = 0, 0.0
 
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
+        """Return the milliseconds by which a call exceeds ``claimed_ms``, and the evidence in words.
 
         Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
         timing. The probe then repeats the batches with more attempts, and uses the smallest excess.
@@ -59,7 +59,7 @@ class WallClockProbe:
         return least
 
     def _excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return the milliseconds by which a call exceeds the claimed time, and the evidence in words.
+        """Return the milliseconds by which a call exceeds ``claimed_ms``, and the evidence in words.
 
         The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
         is only one buffer set, the probe times calls on the same buffers. A model that writes its inputs or buffers
@@ -96,7 +96,7 @@ class WallClockProbe:
         """
         count = self._slots * -(-_CLOCK.between_calls // self._slots)
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
-        for index, slot in enumerate(self._problem.arena.slots):  # No earlier call may have used some of the slots.
+        for index, slot in enumerate(self._problem.arena.slots):  # Unused slots have no inputs yet.
             self._problem.load_mixed(index, slot, self._problem.fresh_seed())
         between_ms = float("inf")
         for _ in range(self._tries):
@@ -107,8 +107,8 @@ class WallClockProbe:
         return between_ms, f"the process worked for {between_ms:.4g} ms after each of {count} calls"
 
     def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Time calls on the same, cached buffers. Such calls reveal even microseconds, unless the kernel skips
-        calls.
+        """Time calls on the same, cached buffers. Such calls reveal even microseconds of hidden time, unless the kernel
+        skips calls.
         """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind], binds=False)

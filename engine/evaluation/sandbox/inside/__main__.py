@@ -32,7 +32,7 @@ class CompiledKernel(Kernel):
         if hasattr(library, "workspace_bytes"):
             library.workspace_bytes.restype = ctypes.c_size_t
             nbytes = library.workspace_bytes()
-        # When C code rounds the size up, it may overflow to almost zero.
+        # Rounding a larger size up in C code could overflow to almost zero.
         if nbytes > order["policy"]["workspace_most_bytes"]:
             raise NotLoaded(f"the runner cannot allocate a workspace of {nbytes:,} bytes")
         try:

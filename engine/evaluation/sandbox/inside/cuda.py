@@ -1,7 +1,7 @@
 """The CUDA backend of a runner, which calls the CUDA driver through ctypes.
 
 The judge passes memory as a POSIX file descriptor (virtual memory management API). Unlike CUDA IPC handles, descriptors
-work across PID namespaces. CUDA Driver API, sections 6.14 and 6.18.
+work across PID namespaces. Source: CUDA Driver API, sections 6.14 and 6.18.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CudaError(Exception):
-    """A driver call failed."""
+    """A failed driver call."""
 
 
 class Driver:

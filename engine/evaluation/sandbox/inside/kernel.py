@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class NotLoaded(Exception):
-    """The runner cannot load the kernel; the message gives the reason."""
+    """A kernel that the runner cannot load; the message gives the reason."""
 
 
 class LaunchFailed(Exception):
-    """``launch`` returned a nonzero code, or the device reported an error. The exception's argument is the code."""
+    """A nonzero code from ``launch``, or an error that the device reported. The exception's argument is the code."""
 
 
 class Kernel(ABC):
@@ -102,7 +102,7 @@ class Kernel(ABC):
                 self.begin(seed)
                 keep(slot, self.call(slot))
             if untimed:
-                backend.synchronize()  # Otherwise, this work would give a slow launch a head start.
+                backend.synchronize()  # Otherwise, a slow launch could overlap with the untimed work.
                 self.begin(seed)
             for last, calls in self.bind(part):
                 backend.flush(flushes)
@@ -137,7 +137,8 @@ def serve(control: socket.socket, isolate: bool, kernel: Kernel) -> int:
     layers = isolation.enter_namespaces(control, isolate)
     wire.send(control, {"hello": os.getpid()})
     if kernel.kind == "cuda":
-        # A spare process does so long before its first order. A context would slow the timing of another kernel.
+        # A spare process initializes the driver long before its first order. Creating a context would slow the timing
+        # of another kernel.
         cuda.begin()
     if (request := wire.receive(control)) is None:
         return 0

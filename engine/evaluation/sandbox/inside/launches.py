@@ -2,7 +2,7 @@
 
 Only the launch itself reveals the size of its dynamic shared memory, which the kernel's code may compute at run time.
 The kernel's process writes this record, so the record only informs people and models. No check relies on the record.
-CUDA Driver API, sections 6.23 (graphs) and 6.22 (functions).
+Source: CUDA Driver API, sections 6.23 (graphs) and 6.22 (functions).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert library is None and not report.ok
-    assert report.log.startswith("the builder stopped the compiler: it printed more than 8 MiB")
+    assert report.log.startswith("the builder stopped the compiler, because it printed more than 8 MiB")
     assert most_bytes < 64 << 20
     library, report = asyncio.run(build(TRIVIAL, "cpp", "", "", tmp_path))
     assert report.ok, "the next one is unaffected"

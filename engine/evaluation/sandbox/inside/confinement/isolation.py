@@ -16,7 +16,7 @@ from engine.evaluation.sandbox.inside import wire
 from engine.evaluation.sandbox.inside.abi import LIBC, Clone, Mount, Prctl
 from engine.evaluation.sandbox.inside.confinement import landlock, seccomp
 
-TYPE_CHECKING = False  # importing typing takes milliseconds
+TYPE_CHECKING = False  # Importing typing takes milliseconds.
 if TYPE_CHECKING:
     import socket
 

@@ -36,8 +36,8 @@ _DENIED = (
     *("socket", "connect", "accept", "bind", "listen", "socketpair", "accept4"),
     *("kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal", "pidfd_getfd"),
     *("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "bpf", "userfaultfd"),
-    *("timer_create",),  # its signal may be SIGCONT, which resumes a process that the judge has stopped
-    # work started by these calls continues while the process is stopped
+    *("timer_create",),  # Its signal may be SIGCONT, which resumes a process that the judge has stopped.
+    # Work started by these calls continues while the process is stopped.
     *("io_setup", "io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("setpgid", "setsid", "setpriority", "sched_setscheduler", "sched_setattr", "setrlimit", "personality"),
     *("pivot_root", "chroot", "acct", "mount", "umount2", "open_tree", "move_mount", "mount_setattr", "unshare"),
@@ -84,7 +84,7 @@ def program(
     def equal(value: int, if_true: int, if_false: int) -> bytes:
         return _instruction(Bpf.JUMP_IF_EQUAL, value, if_true, if_false)
 
-    if processes:  # Compilers do not run in a separate namespace.
+    if processes:  # Compilers need no new namespace.
         clone = [_instruction(Bpf.JUMP_IF_ANY_BIT, Clone.ANY_NAMESPACE, 1, 0), allow, kill]
     else:
         clone = [_instruction(Bpf.JUMP_IF_ANY_BIT, Clone.THREAD, 0, 1), allow, kill]

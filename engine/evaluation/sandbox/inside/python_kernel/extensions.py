@@ -25,7 +25,7 @@ _LOG = "failed.log"
 
 
 class NotBuilt(ImportError):
-    """The module requests an extension in the runner that it did not request in the builder."""
+    """An extension that the module requests in the runner but did not request in the builder."""
 
 
 def install() -> None:

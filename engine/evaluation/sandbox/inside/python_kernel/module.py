@@ -56,7 +56,7 @@ _COPY, _IS_CONTIGUOUS, _CONTIGUOUS = torch.Tensor.copy_, torch.Tensor.is_contigu
 
 
 class WrongOutput(Exception):
-    """``forward`` did not return the problem's outputs; the message describes the difference."""
+    """A result of ``forward`` that does not match the problem's outputs; the message describes the difference."""
 
 
 class Model(Kernel):
@@ -156,7 +156,7 @@ class Model(Kernel):
                 path, _, name = spec.source_name.rpartition(".")
                 try:
                     owner = self._model.get_submodule(path)
-                except AttributeError:  # A state dict may use names that are no paths of modules.
+                except AttributeError:  # A state dict may use names that are not module paths.
                     continue
                 holder = next((one for one in (owner._buffers, owner._parameters) if name in one), None)
                 if holder is not None:
@@ -276,7 +276,7 @@ class Model(Kernel):
         stream = torch.cuda.Stream()
         try:
             with torch.cuda.stream(stream):
-                self.call(slot)  # Fill this stream's memory pool.
+                self.call(slot)  # Fill this stream's memory pool, so that the captured call allocates nothing.
                 torch.cuda.synchronize()
                 return backend.launches(lambda: self.call(slot), stream.cuda_stream)
         except Exception:  # A call that waits for the device cannot be captured.

@@ -13,7 +13,7 @@ import socket
 import sys
 import warnings
 
-# This must precede the import of torch, because torch's OpenMP reads the set of cores and OpenBLAS would start threads.
+# Set both before importing torch, because torch's OpenMP reads the set of cores and OpenBLAS would start threads.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
 
