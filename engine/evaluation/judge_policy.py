@@ -115,7 +115,7 @@ class StatisticsPolicy(Struct, frozen=True):
     quiet: float = 0.02
     """Quantile of the reference's times that defines the reference's quiet time."""
     least_kept: int = 8
-    """Minimum number of pairs per order that the judge keeps. If fewer pairs are undisturbed, it keeps the least
+    """Minimum number of pairs per order that the judge keeps. If fewer pairs are undisturbed, the judge keeps the least
     disturbed pairs.
     """
 
@@ -136,8 +136,8 @@ class ClockPolicy(Struct, frozen=True):
     untimed: float = 1.6
     """Maximum duration of an untimed call, relative to the timed call, plus ``python_call_ms``."""
     python_call_ms: float = 0.2
-    """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel. It also applies to
-    each untimed call, because launching may take longer than the GPU work.
+    """Allowance for arguments, weights and output checks around the ``forward`` of a Python kernel. The allowance also
+    applies to each untimed call, because launching may take longer than the GPU work.
     """
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
     """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
@@ -146,8 +146,9 @@ class ClockPolicy(Struct, frozen=True):
     has stopped.
     """
     output_ms: float = 0.008
-    """Allowance for checking an output of a Python kernel and starting its copy. On an H200, each takes the processor
-    4 us. The judge's own copy time contains only the copying, if the GPU is still busy when the copies start.
+    """Allowance for checking an output of a Python kernel and starting its copy. On an H200, each of these two steps
+    takes 4 us of processor time. The judge's own copy time contains only the copying, if the GPU is still busy when the
+    copies start.
     """
     binds: int = 32
     """Number of recent weight-binding times that the judge keeps."""

@@ -164,7 +164,7 @@ class JudgeProcess:
         begun = self._begun
         if begun is not None and begun is not asyncio.current_task():
             self._begun = None
-            begun.cancel()  # This also ends the judge's child processes.
+            begun.cancel()  # Cancelling also ends the judge's child processes.
             await asyncio.gather(begun, return_exceptions=True)
         process, self._process = self._process, None
         self.forget_problems()

@@ -111,8 +111,8 @@ class SpareProcess:
     def _open(self, control: int, output: int) -> subprocess.Popen[bytes]:
         environment = runner_environment(self._kind)
         if self._kind == "cuda":
-            # With two queues instead of eight, a context is ready in half the time. With one queue, a kernel that
-            # forgets to order its own stream after the caller's would give the right outputs.
+            # With two queues instead of eight, a context is ready in half the time. With one queue, a kernel that does
+            # not order its own stream after the caller's would still return correct outputs.
             environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "2"
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(RUNNER), str(control), self._kind, "01"[self._isolate], cores()],

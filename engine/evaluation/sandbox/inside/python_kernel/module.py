@@ -279,7 +279,7 @@ class Model(Kernel):
                 self.call(slot)  # Fill this stream's memory pool, so that the captured call allocates nothing.
                 torch.cuda.synchronize()
                 return backend.launches(lambda: self.call(slot), stream.cuda_stream)
-        except Exception:  # A call that waits for the device cannot be captured.
+        except Exception:  # CUDA cannot capture a call that waits for the device.
             return []
 
     def failure(self, error: Exception) -> Message:
