@@ -54,7 +54,7 @@ def test_the_sizes_are_those_of_the_reference(tmp_path: Path, case: str) -> None
         ("return F.max_pool2d(x, 2, return_indices=True)", "float32", "indices"),
         ("return F.max_pool2d(x, 2)", "float16", "float16"),
         ("return F.max_pool2d(x.exp(), 2)", "float32", "a computed value"),
-        ("return F.max_pool2d(x.transpose(2, 3), 2)", "float32", "another order"),
+        ("return F.max_pool2d(x.transpose(2, 3), 2)", "float32", "slices or permutes"),
         ("return F.max_pool2d(F.max_pool2d(x, 2), 2)", "float32", "2 pooling operators"),
         ("return F.avg_pool2d(x, 2).sum(1)", "float32", "reduces the operator's result"),
     ],

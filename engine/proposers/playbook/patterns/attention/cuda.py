@@ -68,9 +68,9 @@ class CudaAttention(Template):
                 Transformation(
                     "query_tiles",
                     "memory",
-                    "Every query reads all keys and values from global memory again. Let a block take 64 queries and "
-                    "go through tiles of keys and values in shared memory. Scores and accumulators stay in registers, "
-                    "and a running maximum (online softmax) combines the tiles.",
+                    "Every query reads all keys and values from global memory again. Let a block process 64 queries "
+                    "with tiles of keys and values in shared memory. Scores and accumulators stay in registers, and a "
+                    "running maximum (online softmax) combines the tiles.",
                     {"structure": "tiles"},
                     ("queries", "keys"),
                     gain=4.0,
@@ -96,8 +96,8 @@ class CudaAttention(Template):
                 Transformation(
                     "vector_loads",
                     "memory",
-                    "Load 16 bytes of a row at a time where addresses allow it, which needs only a fraction of the "
-                    "load instructions.",
+                    "Load 16 bytes of a row at a time where addresses allow it, with only a fraction of the load "
+                    "instructions.",
                     {"vector": True},
                     (),
                     gain=1.2,

@@ -84,7 +84,9 @@ def resolve(program: AttentionProgram, choices: Choices) -> Plan:
 
 
 def _vectors(program: AttentionProgram) -> tuple[int, int, int]:
-    """Return the number of elements per load of a row of q, k and v. A load has 16 bytes if all addresses allow it."""
+    """Return the number of elements per load of a row of q, k and v. Loads are 16 bytes wide if all addresses
+    allow it.
+    """
     found = []
     for operand, width in ((program.q, program.width), (program.k, program.width), (program.v, program.value_width)):
         many = 16 // operand.element_bytes if operand.col_stride == 1 else 1

@@ -500,8 +500,8 @@ def _loaders(program: AttentionProgram, plan: Plan) -> str:
 
 
 def _many(operand: Operand, width: str, many: int) -> str:
-    """Return a C expression for the number of elements per load of a row, where a load has at most 16 bytes. ``many``
-    is this number at the searched sizes. If ``many`` is 1, return 1.
+    """Return a C expression for the number of elements per load of a row. A load is at most 16 bytes wide. ``many`` is
+    this number at the searched sizes. If ``many`` is 1, return 1.
     """
     if many == 1:
         return "1"

@@ -23,14 +23,13 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 
 STRUCTURE = "decode"
 IDEA = (
-    "There are few queries, so the kernel spends its time reading keys and values. Let neighboring lanes share a "
-    "key, 16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several "
-    "times as many blocks as fit, and combine the blocks' results. Multiprocessors with more bandwidth then take "
-    "more blocks."
+    "With few queries, the kernel spends its time reading keys and values. Let a team of lanes share a key, 16 bytes "
+    "each, with several keys in flight and a running maximum per team. Split the keys over several times as many "
+    "blocks as fit, and combine the blocks' results. Multiprocessors with more bandwidth then run more blocks."
 )
 _MOST_QUERIES = 4
-"""Maximum number of queries for the same keys. With more queries, other structures read less, because their queries
-share each key.
+"""Maximum number of queries that share the same keys. With more queries, other structures read less, because they load
+each key once for several queries.
 """
 _FEWEST_KEYS = 128
 _SHARED_BYTES = 208 * 1024
@@ -77,8 +76,8 @@ def transformations(now: Choices) -> list[Transformation]:
             Transformation(
                 "more_keys_in_flight",
                 "latency",
-                "A load from memory takes hundreds of cycles. Let each team request more keys and values before it "
-                "uses the first.",
+                "A load takes hundreds of cycles. Let each team of lanes request more keys and values before it uses "
+                "the first.",
                 {"unroll": 2 * int(now["unroll"])},
                 ("unroll", "threads"),
                 gain=1.05,

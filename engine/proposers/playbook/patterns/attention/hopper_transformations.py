@@ -12,7 +12,7 @@ IDEA = (
     "Compute both products with warpgroup instructions (wgmma), and the softmax in registers in between. A producer "
     "thread fills a ring of keys and values through tensor maps. Several warpgroups with 64 queries each share these "
     "tiles, so that tensor cores multiply for one warpgroup while another computes exponentials. Blocks stay resident "
-    "and take tile after tile of queries."
+    "and process tile after tile of queries."
 )
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "groups": (1, 2, 3, 4),
@@ -30,9 +30,8 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
             Transformation(
                 "take_turns",
                 "parallelism",
-                "The warpgroups compute exponentials at the same time, and meanwhile the tensor cores are idle. Let "
-                "the warpgroups take turns issuing products, so that one computes exponentials during the products of "
-                "another.",
+                "The tensor cores are idle while all warpgroups compute exponentials. Let the warpgroups take turns "
+                "issuing products, so that one warpgroup computes exponentials during the products of another.",
                 {"turns": True},
                 ("turns",),
                 gain=1.03,

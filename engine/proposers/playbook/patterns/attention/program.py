@@ -21,10 +21,10 @@ FUSED = frozenset(
                  "_scaled_dot_product_efficient_attention", "scaled_dot_product_attention")
 )  # fmt: skip
 WIDE = 256
-"""Number of columns above which a head is wide: no fused kernel in fp32 keeps tiles of its queries on the chip."""
+"""Number of columns above which a head is wide: fused fp32 kernels cannot keep tiles of its queries on the chip."""
 MANY_QUERIES = 64
-"""Minimum number of queries for separate products. With fewer queries, each product is too small, so fused attention is
-faster.
+"""Minimum number of queries for separate matrix products instead of fused attention. With fewer queries, each product
+is too small, so fused attention is faster.
 """
 SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
 BATCHED = frozenset({"aten.bmm.default", "aten.mm.default"})

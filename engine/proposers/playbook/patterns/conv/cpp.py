@@ -40,8 +40,9 @@ class CppConv(Template):
         )
         rows = Start(
             "rows_of_sums",
-            "Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of accumulators, so "
-            f"that the kernel computes bounds once per row. The kernel runs on one core, without blocking.{end}",
+            "Loop over images, filters and rows. For each tap, add a multiple of an image row to a row of "
+            "accumulators, so that the kernel computes bounds once per row. The kernel runs on one core, without "
+            f"blocking.{end}",
             Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
         )
         return [direct, rows] if conv.flops <= tile_transformations.QUICK_FLOPS else [rows]
@@ -54,10 +55,9 @@ class CppConv(Template):
                 Transformation(
                     "rows_of_sums",
                     "memory",
-                    "For each pixel, the kernel visits all taps and checks bounds at every step. Interchange the "
-                    "loops: a tap adds a multiple of an image row to a row of accumulators. The kernel then computes "
-                    "bounds once per row, and the inner loop reads memory in order, so that the compiler can "
-                    "vectorize it.",
+                    "For each pixel, the kernel visits all taps and checks bounds. Interchange the loops: for each "
+                    "tap, add a multiple of an image row to a row of accumulators. The kernel then computes bounds "
+                    "once per row, and the inner loop reads memory in order, so that the compiler can vectorize it.",
                     {"structure": "rows"},
                     (),
                     gain=4.0,
@@ -89,8 +89,8 @@ class CppConv(Template):
                     "fuse_pooling",
                     "memory",
                     "The kernel writes all results to memory and reads them again for pooling, although a window "
-                    "needs only a few rows. Compute the rows behind a few pooled rows into a buffer that stays in "
-                    "the cache, and pool these rows immediately.",
+                    "needs only a few rows. Compute the inputs of a few pooled rows in a buffer that stays in the "
+                    "cache, and pool these inputs immediately.",
                     {"fused": True},
                     ("pool_rows",),
                     gain=1.2,

@@ -75,8 +75,8 @@ def tap_rows(program: ConvProgram, each: list[str]) -> list[str]:
 
 
 def pack_panel(program: ConvProgram) -> list[str]:
-    """Return statements that write ``kCols`` pixels per tap contiguously, with zeros outside the image and from column
-    ``n1`` on.
+    """Return statements that write ``kCols`` pixels per tap contiguously, with zeros outside the image and in columns
+    ``n1`` and above.
     """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation
     return [
@@ -154,7 +154,7 @@ def pool_function(program: ConvProgram) -> list[str]:
 
 
 def fused_block(program: ConvProgram, rows: int, step_m: str, m_end: str, tiled: bool) -> list[str]:
-    """Return statements that compute pooled rows from ``r0`` on, for filters from ``m0`` on, through a buffer."""
+    """Return statements that compute pooled rows through a buffer, starting at row ``r0`` and filter ``m0``."""
     pool = program.pool
     assert pool is not None
     high = min(program.size[0], (rows - 1) * pool.stride[0] + pool.reach[0])

@@ -95,7 +95,7 @@ class CudaConv(Template):
                 )
             )
         octets = cuda_octets_transformations.build_from_octets(conv, device)
-        # On Hopper, a first kernel builds octets.
+        # On Hopper, the first kernel already builds octets.
         if (
             plan.structure == "tensor"
             and now["arch"] != 90

@@ -16,7 +16,7 @@ def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
     """Return the first kernel on Hopper, with octets."""
     text = [
         "Multiply pixels by filters with wgmma. Each block keeps the filters in shared memory. Independent teams of "
-        "warps load patches of the image, and read the pixels' operands from the patch without im2col."
+        "warps load patches of the image, and read the pixels' operands from these patches without im2col."
     ]
     if conv.dtype == "float32":
         text.append("Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5.")
@@ -29,7 +29,7 @@ def build_from_octets(conv: ConvProgram, device: DeviceFact) -> Transformation:
     return Transformation(
         "patch_in_shared_memory",
         "memory",
-        "The kernel loads every tap of a pixel from global memory with a separate address. Load a patch of the image "
+        "The kernel loads every tap of a pixel from global memory at a separate address. Load a patch of the image "
         "into shared memory once, in groups of 8 elements that are adjacent along k. Let ldmatrix read the operands "
         "of all taps from the patch."
         + (" Split fp32 numbers into two bf16 numbers, with errors below 1e-5." if conv.dtype == "float32" else ""),
@@ -63,8 +63,8 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "larger_tiles",
                 "compute",
-                "Each warp reads all filters for 32 pixels. Give each warp 64 pixels, so that a patch has fewer rim "
-                "pixels and each filter read serves twice as many products. Fewer teams then share the registers.",
+                "Each warp reads all filters for 32 pixels. Give each warp 64 pixels, so that the halo of a patch is "
+                "smaller and each loaded filter serves twice as many products. Fewer teams then share the registers.",
                 {"fragments": 4, "teams": 2},
                 _OPENED,
                 gain=1.05,

@@ -11,7 +11,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import Operand
 
 
 class Patch(Struct, frozen=True):
-    """A tile's columns as a patch of ``size`` pixels, which yields ``pooled`` outputs. ``tiles`` cover the image."""
+    """A tile's columns as a patch of ``size`` pixels, which yields ``pooled`` outputs. ``tiles`` is the number of tiles
+    that cover the image.
+    """
 
     pooled: Pair
     size: Pair

@@ -40,8 +40,8 @@ class Pool(Struct, frozen=True):
 
 
 class ConvProgram(Program, frozen=True):
-    """A convolution of ``channels`` channels of ``image`` with ``filters`` filters, in ``groups`` groups. Each filter
-    yields ``size`` pixels.
+    """A convolution of images with ``channels`` channels of ``image`` pixels by ``filters`` filters, in ``groups``
+    groups. Each filter yields ``size`` pixels.
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
     contiguous, in the order (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a
@@ -68,7 +68,7 @@ class ConvProgram(Program, frozen=True):
     pool: Pool | None
     chain: PointwiseProgram
 
-    # The implicit GEMM for each image and group: filters x (channel, y, x) times (channel, y, x) x pixels.
+    # For each image and group, the implicit GEMM multiplies filters x (channel, y, x) by (channel, y, x) x pixels.
 
     @property
     def batch(self) -> int:
@@ -185,7 +185,7 @@ def _pooled(
         raise Unsupported("the model uses the indices that max pooling returns")
     source = next(each for each in graph if each.name == pooling.args[0]["ref"])
     if source.shape != node.shape:
-        raise Unsupported("the model pools another view of the convolution's result")
+        raise Unsupported("the model changes the shape of the convolution's result before pooling")
     window = _two(pooling.args[1])
     stride = _two(pooling.args[2]) if len(pooling.args) > 2 and pooling.args[2] else window
     padding = _two(pooling.args[3]) if len(pooling.args) > 3 else (0, 0)

@@ -25,8 +25,8 @@ class CppCopies(Template):
     language = "cpp"
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
-        text = "Copy the output run by run. Threads share the runs."
-        plain = "Copy the output run by run on one core."
+        text = "Copy runs of adjacent output elements. Threads share the runs."
+        plain = "Copy runs of adjacent output elements on one core."
         found = [Start("plain", plain, Recipe(self.name, {"parallel": False}))]
         if device.cores > 1:
             found.insert(0, Start("runs", text, Recipe(self.name, {"parallel": True})))
@@ -36,7 +36,7 @@ class CppCopies(Template):
         if recipe.choices["parallel"] or device.cores < 2:
             return []
         text = (
-            f"Only one of {device.cores} cores has work. Runs of the output are independent: share them among threads."
+            f"Only one of {device.cores} cores has work. Parts of the output are independent: share them among threads."
         )
         return [Transformation("share_runs", "parallelism", text, {"parallel": True}, gain=1.5)]
 

@@ -91,8 +91,8 @@ def _part(program: CopyProgram, box: Box, vector: bool, type_: str) -> tuple[str
 _VECTORS = Transformation(
     "vector_copies",
     "memory",
-    "Copy up to 16 adjacent bytes with one instruction, which needs fewer instructions and address computations for "
-    "the same traffic.",
+    "Copy up to 16 adjacent bytes per instruction, with fewer instructions and address computations for the same "
+    "traffic.",
     {"vector": True},
     ("threads",),
     gain=1.3,

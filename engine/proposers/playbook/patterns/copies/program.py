@@ -72,7 +72,7 @@ class CopyProgram(Program, frozen=True):
 
 
 class _Region(Struct, frozen=True):
-    """A box by dimensions: the start in each dimension, and the atoms of the source."""
+    """A box by dimensions: the start in each dimension, and the (size, stride) pairs of the source."""
 
     tensor: str
     number: float
@@ -146,7 +146,7 @@ def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] |
     if node.op == "call" and node.target in VIEWS:
         source = nodes[node.args[0]["ref"]]
         if source.target == _CAT and source.shape != node.shape:
-            raise Unsupported("the model views a concatenation in another shape")
+            raise Unsupported("the model changes the shape of a concatenation")
         return _regions(source, nodes)
     return None
 

@@ -41,9 +41,9 @@ class CppMatmul(Template):
         )
         rows = Start(
             "rows_of_sums",
-            "Use three nested loops with the columns innermost. Each k adds a multiple of a row of the right operand "
-            "to a row of accumulators, so that the kernel reads memory in order. The kernel runs on one core, without "
-            "blocking.",
+            "Use three nested loops with the columns innermost. For each k, add a multiple of a row of the right "
+            "operand to a row of accumulators, so that the kernel reads memory in order. The kernel runs on one core, "
+            "without blocking.",
             Recipe(self.name, choices_of(MatmulOptions(structure="rows"))),
         )
         if product.n == 1 or product.b.row_stride == 1:

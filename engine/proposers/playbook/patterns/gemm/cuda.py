@@ -132,7 +132,7 @@ def _sources(program: MatmulProgram) -> tuple[Source, Source]:
 
 
 def _operand(matrix: Matrix, line_stride: int, k_stride: int, lines: int, depth: int) -> Operand:
-    """Return an operand's contiguous direction and the number of elements per load. A load has 16 bytes if all
+    """Return an operand's contiguous direction and the number of elements per load. Loads are 16 bytes wide if all
     addresses allow it.
     """
     if 1 not in (k_stride, line_stride):

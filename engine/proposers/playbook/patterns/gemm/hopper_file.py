@@ -80,7 +80,7 @@ class Output(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """One operand of a matmul, as the templates see it.
+    """One operand of a matmul, in the form that the templates need.
 
     Attributes:
         name: ``a`` or ``b``. ``letter`` is the dimension of the operand's lines, ``m`` or ``n``.

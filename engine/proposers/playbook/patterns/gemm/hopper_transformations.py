@@ -11,7 +11,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_transformations import f
 IDEA = (
     "Multiply with warpgroup instructions (wgmma), which read both operands from shared memory. A producer thread "
     "fills a ring of tiles through tensor maps, and the blocks of a cluster share the tiles of the right operand. "
-    "Blocks stay resident and take tile after tile, so that stores overlap with the next loads. The kernel splits "
+    "Blocks stay resident and compute tile after tile, so that stores overlap with the next loads. The kernel splits "
     "each fp32 number into two bf16 numbers, and three products restore the precision of fp32."
 )
 KNOBS: dict[str, tuple[Choice, ...]] = {

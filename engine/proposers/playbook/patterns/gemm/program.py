@@ -117,7 +117,7 @@ def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple
         held = "a number" if tensor is None else tensor.dtype
         raise Unsupported(f"`{layout.tensor}` is {held}, and the playbook supports only {', '.join(FLOATS)}")
     dims = layout.dims if len(layout.dims) == 3 else ((), *layout.dims)
-    if len(dims) == 2:  # a vector: one column
+    if len(dims) == 2:  # A vector is one column.
         dims = (*dims, ())
     strides = [0 if not atoms else atoms[0][1] if len(atoms) == 1 else None for atoms in dims[1:]]
     row, col = strides

@@ -21,7 +21,7 @@ _STATIC_BYTES = 1024
 _MOST_SPAN = 4
 """Reciprocal of the largest share by which taps along x may enlarge a tile of the image."""
 _LEAST_BLOCKS = 1024
-"""Minimum number of blocks if a block computes several tiles. This number gives all multiprocessors a few waves."""
+"""Minimum number of blocks if a block computes several tiles: enough for a few waves on all multiprocessors."""
 _OTHER_REGISTERS = 80
 """Registers per thread, not counting the accumulators."""
 
@@ -63,7 +63,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def per_chunk(self) -> int:
-        """Number of a sum's octets per line of a tile."""
+        """Number of octets per chunk, which fills a line of a tile."""
         return PIECES // self.parts
 
     @property

@@ -17,8 +17,8 @@ Triple = tuple[int, int, int]
 
 
 class GridConvProgram(Program, frozen=True):
-    """A convolution of ``channels`` channels of ``image`` with ``filters`` filters, in ``groups`` groups. Each filter
-    yields ``size`` outputs.
+    """A convolution of images with ``channels`` channels of ``image`` elements by ``filters`` filters, in ``groups``
+    groups. Each filter yields ``size`` outputs.
 
     Element (c, z, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights
     are contiguous, in the order (filter, channel of the group, taps), or (channel, filter of the group, taps) if

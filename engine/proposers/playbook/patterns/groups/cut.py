@@ -28,7 +28,7 @@ def cut(graph: Graph, members: Collection[str], done: Collection[str], results: 
 
 
 def needs_copy(graph: Graph, name: str, done: Collection[str]) -> str | None:
-    """Return the view behind ``name`` that a separate group must copy, if any.
+    """Return the view in the chain of ``name`` that a separate group must copy, if any.
 
     Later views keep the order of the copied elements, unless ``name`` needs several copies.
     """
@@ -76,7 +76,8 @@ class _Cut:
     def _output(self, place: int, name: str) -> TensorSpec:
         node = self.graph.nodes[name]
         if node.shape is None or node.dtype not in DTYPE_BYTES:
-            raise Unsupported(f"the model passes {node.dtype or 'several tensors'} from one group to another")
+            what = f"a tensor of {node.dtype}" if node.dtype else "several tensors"
+            raise Unsupported(f"the model passes {what} from one group to another")
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:
@@ -128,7 +129,7 @@ class _Cut:
 
 
 def _written(graph: Graph, members: Collection[str]) -> set[str]:
-    """Return the placeholders that ``members`` write."""
+    """Return the placeholders to which ``members`` write."""
     found: set[str] = set()
     for name in members:
         node = graph.nodes[name]

@@ -73,13 +73,13 @@ class Graph:
         return found[::-1]
 
     def bases(self, name: str, stop: Iterable[str] = ()) -> set[str]:
-        """Return the tensors that step ``name`` and its unit need from other steps, not counting constants."""
+        """Return the tensors that the unit of step ``name`` needs from other steps, not counting constants."""
         own = self.unit(name)
         found = {self.base(ref, stop) for one in own for ref in references_of(self.nodes[one])}
         return {one for one in found if one not in own and not is_constant(self.nodes[one])}
 
     def unit(self, name: str) -> frozenset[str]:
-        """Return step ``name`` with its dependent nodes: ``getitem`` nodes and a counter of batches."""
+        """Return the unit of step ``name``: the step, its ``getitem`` nodes and its counter of batches."""
         return self._units.get(name, frozenset({name}))
 
     def layout(self, name: str, base: str) -> Layout | None:

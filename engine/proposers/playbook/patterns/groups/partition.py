@@ -16,7 +16,7 @@ from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, St
 from engine.proposers.playbook.patterns.groups.rewrites import references_of
 
 MAX_STEPS = 1500
-"""Maximum number of computing operators in a graph. A longer graph is an unrolled recurrence."""
+"""Maximum number of computing operators in a graph. A longer graph is usually an unrolled recurrence."""
 MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
@@ -25,8 +25,8 @@ primitives needs about five operators between its products.
 """
 MAX_MEMBERS = 60
 MAX_TRIES = 36
-"""Number of sets of one or two operands to try to copy before copying all operands. Eight operands have 36 such sets. A
-concatenation may have hundreds of operands, and each try takes about 10 ms.
+"""Maximum number of sets of one or two operands that the partition tries to copy before it copies all operands. Eight
+operands have 36 such sets. A concatenation may have hundreds of operands, and each try takes about 10 ms.
 """
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
 """Compute-heavy operators. No pattern supports more than two compute-heavy nodes."""
@@ -75,7 +75,7 @@ def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
             if template is not None and refusal is None:
                 return pattern.name, program, template
             reasons.append(str(refusal))
-    # A pattern that knows the operators gives a better reason than a pattern that lacks them.
+    # A pattern that supports the operators gives a better reason than a pattern that does not.
     specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
     return next(specific, reasons[0] if reasons else "no pattern matches this part of the problem")
 

@@ -14,7 +14,7 @@ ALIGNMENT = 256
 
 
 class Source(Struct, frozen=True):
-    """A tensor that a group reads: the tensor of node ``node``, from element ``offset`` on."""
+    """A tensor that a group reads: the tensor of node ``node``, starting at element ``offset``."""
 
     node: str
     offset: int = 0
@@ -80,7 +80,7 @@ def place(steps: Sequence[Step], sizes: dict[str, int]) -> tuple[dict[str, int],
     Args:
         sizes: The size in bytes of each tensor in the workspace.
 
-    Two tensors share memory if no step needs both.
+    Two tensors may share memory if their lifetimes do not overlap.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}

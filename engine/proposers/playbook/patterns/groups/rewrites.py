@@ -51,7 +51,7 @@ def simplified(graph: list[GraphNode]) -> list[GraphNode]:
             continue
         if source is not None and source.target in _SPLITS:
             found.append(_part(node, source, nodes))
-        elif node.target in FILLS and list(references_of(node)):  # such as ``zeros_like``
+        elif node.target in FILLS and list(references_of(node)):  # An example is ``zeros_like``.
             value = FILLS[node.target]
             number = value if value is not None else node.args[1]
             made = replace(node, target="aten.full.default", args=(list(node.shape or ()), number), kwargs={})

@@ -61,7 +61,7 @@ class Groups(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         plan = self.plan(program)
-        # Starts that need a certain tolerance apply only to problems with a single kernel.
+        # First kernels that need a minimum tolerance apply only to problems with a single kernel.
         given = [
             [start for start in kind.template.starts(kind.program, kind.spec, device) if start.tolerance == 0]
             for kind in plan.kinds

@@ -66,7 +66,7 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     if layout is None:
         raise Unsupported("the model pools a computed value instead of an input")
     if layout.offset or layout.dims != contiguous(layout.tensor, layout.shape).dims:
-        raise Unsupported(f"the model pools `{layout.tensor}` with its elements in another order")
+        raise Unsupported(f"the model slices or permutes `{layout.tensor}` before pooling")
     dtype = next(tensor.dtype for tensor in spec.tensors if tensor.name == layout.tensor)
     if dtype != "float32":
         raise Unsupported(f"`{layout.tensor}` is {dtype}, and pooling kernels support only float32")

@@ -29,8 +29,8 @@ class CppReductions(Template):
         lanes = 1 if _finds_positions(found) else shared.usual_lanes(device)
         first = ReductionOptions(lanes=lanes, math="polynomial", parallel=device.cores > 1, accumulators=4)
         text = (
-            "Take a tile of adjacent rows through all steps while the tile is in the cache. Read memory in address "
-            "order, in vectors, and share the tiles among the threads."
+            "Run all steps on a tile of adjacent rows while the tile is in the cache. Read memory in address order, in "
+            "vectors, and share the tiles among the threads."
         )
         if not found.geometry.adjacent:
             first = replace(first, tile=_tile(found, device))
@@ -133,8 +133,8 @@ def _tile_at_a_time(passes: int) -> Transformation:
     return Transformation(
         "tile_at_a_time",
         "memory",
-        "Every step reads the whole tensor from memory again. Take a tile through all steps before the next tile "
-        "begins: later steps then find the tile in the cache.",
+        "Every step reads the whole tensor from memory again. Run all steps on a tile before the next tile begins: "
+        "later steps then find the tile in the cache.",
         {"order": "tiles", "parts": 1},
         ("tile",),
         gain=1.0 + 0.2 * passes,

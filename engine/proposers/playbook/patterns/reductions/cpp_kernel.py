@@ -35,8 +35,8 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code.
         tile: Adjacent rows per tile, if the elements of a row are not adjacent.
         accumulators: Independent vectors per reduction, if the elements of a row are adjacent.
-        order: The order ``tiles`` takes a cached tile through all passes. With ``passes``, threads share the ``parts``
-            of every tile, one pass after another.
+        order: The order ``tiles`` runs all passes on a tile while the tile is in the cache. With ``passes``, threads
+            share the ``parts`` of every tile, one pass after another.
         parallel: Whether threads share the work.
     """
 
@@ -76,7 +76,7 @@ class Body(Struct, frozen=True):
 def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec: ProblemSpec) -> str:
     """Return the kernel source."""
     positions = any(one.op in POSITIONS for one in program.reductions)
-    lanes = 1 if positions else options.lanes  # scalar code compares positions
+    lanes = 1 if positions else options.lanes  # Vector code does not compare positions.
     writer = _Writer(program, spec, wide=lanes > 1)
     shape = program.geometry
     ops = {value.op for value in program.values} | {one.op for one in program.reductions if one.op in ("max", "min")}

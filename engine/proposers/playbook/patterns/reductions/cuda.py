@@ -46,8 +46,8 @@ _SAMPLE_TEXT = (
     "the exact mean and variance in one loop over the row."
 )
 _BLOCKS = ((256, 32), (256, 16), (256, 8), (512, 16), (512, 8))
-"""Number of threads in a block that keeps its rows in registers, and number of adjacent threads. The preferred pair
-comes first.
+"""Pairs of threads per block and ``across``, for a block that keeps its rows in registers. The preferred pair comes
+first.
 """
 _MOST_HELD = 16
 """Maximum number of packs of four floats that a thread keeps in registers, so that two blocks of 256 threads fit on a
@@ -93,7 +93,8 @@ class CudaReductions(Template):
             found.append(_VECTOR_LOADS)
         if now["unroll"] == 1:
             found.append(_LOADS_IN_FLIGHT)
-        if not now.get("held", 0):  # a block that keeps its rows in registers reads them only once
+        # A block that keeps its rows in registers already reads them only once.
+        if not now.get("held", 0):
             parts = _parts(rows, now, device)
             if now["parts"] == 1 and parts > 1:
                 found.append(_split_rows(parts))
@@ -120,7 +121,8 @@ class CudaReductions(Template):
         }
         if not rows.geometry.adjacent:
             found["across"] = (8, 16, 32, 64, 128)
-        if recipe.choices.get("held", 0):  # with more threads per column, a row still fits
+        # With more threads per column, a row still fits in registers.
+        if recipe.choices.get("held", 0):
             del found["unroll"], found["parts"]
             found["threads"] = tuple(one for one in (256, 512) if one >= int(recipe.choices["threads"]))
             found["across"] = tuple(one for one in (8, 16, 32) if one <= int(recipe.choices["across"]))
@@ -177,8 +179,8 @@ _KEPT_TEXT = (
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
-    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, which needs a quarter of the "
-    "memory instructions for the same bytes.",
+    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, with a quarter of the memory "
+    "instructions for the same bytes.",
     {"width": 4},
     ("width", "threads"),
     gain=1.3,

@@ -20,8 +20,8 @@ from engine.proposers.playbook.patterns.reductions.program import POSITIONS
 from engine.proposers.playbook.patterns.reductions.sizes import reduction_assertions
 
 _SHARED_BYTES = 40 << 10
-"""Bytes of shared memory for the states of a block's threads. Every device grants 48 KiB, and alignment takes part of
-it.
+"""Bytes of shared memory for the states of a block's threads. Every device allows 48 KiB, and alignment uses
+part of this memory.
 """
 
 

@@ -82,19 +82,20 @@ def _access(inner: int, count: int) -> Access:
 
 
 def _geometry(shape: Shape, reduced: Sequence[int]) -> Geometry:
-    """Return a shape as runs of kept and reduced dimensions. Raises ``Unsupported`` for more than two runs of a
-    kind.
+    """Return a shape as runs of kept, reduced, kept and reduced dimensions, in this order. Raises ``Unsupported`` if
+    the shape needs more runs.
     """
     sizes = [1, 1, 1, 1]
     slot = 0
     for folds, dims in groupby(range(len(shape)), key=lambda dim: dim in reduced):
         slot += slot % 2 != int(folds)
         if slot > 3:
-            raise Unsupported("the model reduces dimensions in more than two places of a shape")
+            raise Unsupported("the model's kept and reduced dimensions alternate too often")
         sizes[slot] = prod(shape[dim] for dim in dims)
         slot += 1
     outer, folded, inner, run = sizes
-    if run == 1 and inner == 1:  # the last dimensions: one run instead of many elements that are far apart
+    # If the last dimensions are reduced, their elements are one run, instead of many elements that are far apart.
+    if run == 1 and inner == 1:
         folded, run = 1, folded
     return Geometry(outer, folded, inner, run)
 
@@ -111,7 +112,8 @@ class _Lowering:
         self.reductions: list[Reduction] = []
         self._positions: dict[tuple[Value, bool], int] = {}
         self._done: dict[tuple[int, Access, bool], int] = {}
-        self._alive: list[Term] = []  # so that ids in ``_done`` stay valid
+        # These references keep the ids in ``_done`` valid.
+        self._alive: list[Term] = []
 
     def element(self, term: Term, access: Access) -> int:
         """Return the value of ``term`` per element. ``access`` maps the domain element's number to an element of

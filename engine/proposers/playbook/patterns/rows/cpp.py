@@ -155,8 +155,8 @@ def _fuse(program: RowProgram) -> Transformation:
         "Keep a running maximum, and rescale the running sum of exponentials when the maximum rises (online softmax)."
         if softmax
         else (
-            "Compute the mean and the squared deviations per block in the L1 cache, and merge blocks by Chan's "
-            "formula. This formula stays accurate where a sum of x^2 would cancel."
+            "Compute the mean and the squared deviations per block in the L1 cache, and merge blocks with "
+            "Chan's formula. This formula stays accurate where a sum of x^2 would cancel."
         )
     )
     return Transformation(

@@ -68,7 +68,7 @@ def _file(plan: Plan, choices: Choices, spec: ProblemSpec, *, space: str = "play
         names |= {"unroll": choices["unroll"], "tree": choices["merge"] == "tree", "grid": "rows"}
     tensors = plan.stages.tensors
     used = (*tensors, "stream", *(("workspace",) if names["workspace_bytes"] or fallback else ()))
-    whole = plan.ring is not None or plan.halves is not None  # rows in whole packs of 16 bytes
+    whole = plan.ring is not None or plan.halves is not None  # These structures need rows of whole 16-byte packs.
     return render(
         f"rows_{plan.structure}.cu.j2",
         space=space,

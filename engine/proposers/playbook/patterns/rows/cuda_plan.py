@@ -3,7 +3,7 @@
 The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
 row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. In the
 structure ``ring``, persistent blocks fetch rows with bulk copies. The structure ``block`` holds a row in a block's
-shared memory and registers. In the structure ``halves``, persistent blocks share each row in 16 bits.
+shared memory and registers. In the structure ``halves``, persistent blocks share each row and keep it in 16 bits.
 ``cuda_transformations`` defines the steps from each structure to the next.
 """
 
@@ -109,7 +109,9 @@ def full_width(cols: int) -> int:
 
 
 SHARED_BYTES = 228 * 1024
-"""Bytes of shared memory per multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
+"""Bytes of shared memory per multiprocessor on sm_90. A block can use at most 227 KiB, and the system reserves
+1 KiB per block.
+"""
 RESERVED_BYTES = 4096
 """Bytes of a block's shared memory for barriers, states and the system."""
 
@@ -145,7 +147,7 @@ def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, bloc
     packs = stages.program.cols // 4
     span = -(-packs // group)
     pieces = max(1, -(-span * 16 // slot_bytes))
-    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)  # a multiple of 128 bytes
+    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)  # A piece is a multiple of 128 bytes.
     pieces = -(-span // piece)
     slots = (SHARED_BYTES // blocks - RESERVED_BYTES) // (piece * 16 * len(stages.held))
     if slots < pieces:

@@ -91,7 +91,7 @@ class RowStages:
         return tuple(s for s in wanted if s.access.inner == 1 and s.access.count >= self.program.numel)
 
     def extras(self, roots: Iterable[int]) -> tuple[Stream, ...]:
-        """Return the other loads that a loop over the row needs for ``roots``."""
+        """Return the loads that ``roots`` need in addition to ``held``."""
         found = streams(self.program.values, self.program.element_order(roots))
         held = {(s.tensor, s.access) for s in self.held}
         return tuple(s for s in found if (s.tensor, s.access) not in held)

@@ -28,9 +28,9 @@ _GRID_RING_BYTES = 64 << 20
 
 
 def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recipe:
-    """Return ``recipe`` with the structure that measurements found fastest for rows of this shape.
+    """Return ``recipe`` with the structure that was fastest in measurements of rows of this shape.
 
-    ``cuda_plan.PLAIN`` has the measurements.
+    The docstring of ``cuda_plan.PLAIN`` lists the measurements.
     """
     for rule in (_vectors, _one_walk, _split, _registers, _block, _ring, _share_weights, _writers, _hints, _fast_math):
         transformation = rule(program, recipe.choices, device)
@@ -80,8 +80,8 @@ def _vectors(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
     return _transformation(
         "vector_loads",
         "memory",
-        "Scalar accesses leave the memory system short of requests. Read and write 16 bytes per instruction (float4), "
-        "with several loads in flight per thread.",
+        "Scalar accesses keep too few bytes in flight. Read and write 16 bytes per instruction (float4), with several "
+        "loads in flight per thread.",
         changes,
         ("threads", "unroll"),
         gain=1.6,
@@ -110,7 +110,7 @@ def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
         "one_walk_for_all_reductions",
         "control",
         "Compute dependent reductions in one pass over the row. Keep a running maximum with a rescaled sum (online "
-        "softmax), or merge the mean and the squared deviations by Chan's formula.",
+        "softmax), or merge the mean and the squared deviations with Chan's formula.",
         {"fused": True, "merge": "shuffle"},
         ("threads", "unroll"),
         gain=1.35,
@@ -197,7 +197,7 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
                 "once.",
                 wanted,
                 ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "read"),
-                gain=1.45 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
+                gain=1.45 if group > 1 else 1.2 if group == 1 else 1.1,  # See cuda_plan.PLAIN for measurements.
             )
     return None
 
@@ -238,7 +238,7 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
         "other blocks write.",
         wanted,
         ("threads", "keep", "unroll", "blocks"),
-        # cuda_plan.PLAIN has the measurements.
+        # See cuda_plan.PLAIN for measurements.
         gain=1.03 if now["structure"] == "ring" else 1.85 if int(now["cluster"]) > 1 or not small else 1.05,
     )
 
@@ -291,8 +291,8 @@ def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Tra
     return _transformation(
         "weights_once_for_many_rows",
         "memory",
-        "Every row multiplies by the same weights. Give a thread some columns and let it write several rows, so that "
-        "it reads the weights once and keeps them in registers.",
+        "The kernel multiplies every row by the same weights. Give a thread some columns and let it write several "
+        "rows, so that it reads the weights once and keeps them in registers.",
         {"rows_per_block": min(16, program.rows)},
         ("rows_per_block", "unroll"),
         gain=1.45,
@@ -332,7 +332,7 @@ def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
         + (" The writers get most of the registers, in which they keep more weights." if weights else ""),
         {**wanted, "keep": 8} if weights else wanted,
         ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
-        gain=1.3 if plan.cluster == 0 else 1.0,  # cuda_plan.PLAIN has the measurements
+        gain=1.3 if plan.cluster == 0 else 1.0,  # See cuda_plan.PLAIN for measurements.
     )
 
 

@@ -11,7 +11,7 @@ from engine.proposers.playbook.patterns.rows.cuda import CudaRows
 
 
 class Rows(Pattern):
-    """Row reductions such as softmax, layernorm, rmsnorm, group norm, sums, norms, and programs in the same
+    """Row reductions such as softmax, layernorm, rmsnorm, group norm, sums, norms, and programs built from the same
     primitives.
     """
 

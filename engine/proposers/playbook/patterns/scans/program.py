@@ -26,8 +26,8 @@ class ScanProgram(Program, frozen=True):
     Attributes:
         reverse: Whether the scan begins at the end of each row.
         exclusive: Whether an output excludes the element at its own position. The first output of a row is then 0.
-        before: The program that computes the scanned elements. It stores only to ``ACC``.
-        chain: The program that computes the outputs from the scanned elements.
+        before: The program that computes the elements to scan. It stores only to ``ACC``.
+        chain: The program that computes the outputs from the scan's results.
     """
 
     op: Literal["sum", "prod"]
@@ -61,7 +61,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
     node = found[0]
     if node.kwargs.get("dtype") not in (None, "float32") or node.dtype != "float32":
         raise Unsupported(
-            f"the model scans {node.kwargs.get('dtype') or node.dtype}, and the playbook supports only float32"
+            f"the model's scan is in {node.kwargs.get('dtype') or node.dtype}, but the playbook supports only float32"
         )
     shape = node.shape or (1,)
     dim = node.args[1] % len(shape)
@@ -81,7 +81,8 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
     if any(each.op == "reduce" for each in reachable([term])):
         raise Unsupported("the model scans the result of a reduction")
     if source.shape != result.shape or term.numel == 0:
-        raise Unsupported(f"the model scans {list(source.shape or ())} to {list(result.shape or ())}")
+        shapes = f"shape {list(source.shape or ())} and its result has shape {list(result.shape or ())}"
+        raise Unsupported(f"the scan's input has {shapes}")
     before = pointwise_program({ACC: term})
     chain = epilogue(spec, graph, result.name, result.shape or (), term.numel)
     loads = [before.values[k].tensor for k in before.order if before.values[k].op == "load"]
@@ -155,5 +156,7 @@ def _only_user(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
     ref = {"ref": node.name}
     users = [each for each in graph if any(ref == one or (isinstance(one, list) and ref in one) for one in each.args)]
     if len(users) != 1 or users[0].op == "output":
-        raise Unsupported("the model uses a part of a scan")
+        raise Unsupported(
+            "the model scans a flipped or shortened tensor, and the playbook supports only reversed and exclusive scans"
+        )
     return users[0]

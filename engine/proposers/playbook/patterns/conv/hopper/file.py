@@ -107,8 +107,8 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """Part of the work on a row's results: copy pass ``part`` to the staging buffer, or write the buffer's steps
-    [``first``, ``last``) to the output.
+    """Part of the work on a row's results: copy the results of filter group ``part`` to the staging buffer, or
+    write steps [``first``, ``last``) of that group to the output.
     """
 
     part: int
@@ -118,7 +118,7 @@ class Task(Struct, frozen=True):
 
 
 def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """Return the tasks for a row's results that follow each group of the next row's products.
+    """Return a list of tasks per group of products. After each group, the kernel runs its tasks for the previous row.
 
     Args:
         filters: The number of filters that a team writes from the staging buffer per step.
@@ -178,8 +178,8 @@ def _epilogue(
 def _assertions(
     conv: ConvProgram, chains: Sequence[PointwiseProgram], spec: ProblemSpec, names: Sequence[str]
 ) -> list[str]:
-    """Return assertions about the sizes of a build. Batch, height and width may differ from the traced sizes if every
-    address follows from them.
+    """Return assertions about the sizes that a kernel supports. Batch, height and width may differ from the searched
+    sizes if every address follows from them.
     """
     used = [tensor for tensor in spec.tensors if tensor.name in names]
     free = all(isinstance(size, Size) and not size.under for size in (conv.images, *conv.image) if size != 1)

@@ -53,8 +53,8 @@ class Step(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """One product of a step: ``left`` and ``right`` say which operand is the remainder, and ``add`` is 0 for the first
-    product.
+    """One product of a step. ``left`` and ``right`` are 1 for an operand's remainder and 0 for the rounded operand.
+    ``add`` is 0 for the first product.
     """
 
     step: Step
@@ -268,7 +268,7 @@ def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int
         if len(octets) == 1:
             return None
         if len(octets) % 2:
-            first = octets[0]  # The filters have zeros there.
+            first = octets[0]  # Filters are 0 for the added octet, so it may read any elements.
             octets.append(Octet(first.c, first.y, first.x, False, first.plane, first.shift))
         for left, right in zip(octets[::2], octets[1::2], strict=True):
             low, high = sorted((left, right), key=lambda one: (one.plane, one.shift))

@@ -15,7 +15,7 @@ ten others.
 """
 
 _LONG_SUM = 512
-"""Number of steps of k from which a panel of two vectors no longer fits in the L1 cache."""
+"""Number of steps of k at which a panel of two vectors no longer fits in the L1 cache."""
 
 
 def register_tiles(changes: Choices, gain: float) -> Transformation:
@@ -51,9 +51,9 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: i
             Transformation(
                 "pack_right",
                 "memory",
-                "A tile walks down the right operand in steps of a whole row, and each step touches another page and "
-                "cache set. Copy the block's part of the right operand into panels as wide as a tile, once for all "
-                "rows of the block. The copy also pads the last columns, so that no tile needs an edge case.",
+                "The loop over k walks down the right operand a whole row at a time, and each step touches another "
+                "page and cache set. Copy the block's part of the right operand into panels as wide as a tile, once "
+                "for all rows of the block. The copy also pads the last columns, so that no tile needs an edge case.",
                 {"pack_b": True},
                 ("col_tiles", "row_tiles"),
                 gain=1.4,
@@ -86,7 +86,8 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: i
                 helps="memory",
             )
         )
-    if tiles.rows <= 6 and tiles.rows < height and has_avx512(device):  # otherwise, a larger tile goes to the stack
+    # Without AVX-512, there are too few vector registers for a larger tile, and the compiler spills.
+    if tiles.rows <= 6 and tiles.rows < height and has_avx512(device):
         found.append(larger_tiles())
     if tiles.unroll == 1:
         found.append(unroll_depth())

@@ -16,9 +16,9 @@ class Source(Struct, frozen=True):
 
     Attributes:
         base: Pointer to the matrix of batch ``b``.
-        locate: Lines of C that define ``bool inside`` and ``const Element* from``, given ``base``, ``k`` and line
-            ``r``: a row of the left operand or a column of the right operand. Outside the matrix, ``from`` must still
-            be a valid pointer.
+        locate: Lines of C that define ``bool inside`` and ``const Element* from``, given ``base``, ``k`` and ``r``.
+            Line ``r`` is a row of the left operand or a column of the right operand. Outside the matrix, ``from`` must
+            still be a valid pointer.
     """
 
     base: str

@@ -16,7 +16,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import Plan
 class Product(Struct, frozen=True):
     """The computation of a product kernel: the sizes, the operands, and the use of the sums.
 
-    ``columns``: the number of columns that a row of tiles covers, as a C expression. ``deliver``: lines of C that take
+    ``columns``: the number of columns that a row of tiles covers, as a C expression. ``deliver``: lines of C that use
     ``sum`` at ``m``, ``n`` of batch ``b``, where ``m`` and ``n`` are inside the matrix. ``prepare``: lines at the
     kernel's start. ``pooled``: lines, if any, that run after all sums are in ``results`` (bm x bn floats of shared
     memory).

@@ -34,7 +34,7 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
                 "shared_tiles",
                 "memory",
                 "Adjacent threads read the same rows and columns from global memory. Let the block copy a tile of "
-                "both operands to shared memory, a few steps of k at a time, and load each number once.",
+                "each operand to shared memory, a few steps of k at a time, and load each number once.",
                 _TILED,
                 ("bk",),
                 gain=2.5,
