@@ -39,7 +39,7 @@ async def picture(session: Path, name: str, keys: str, folder: Path) -> None:
         app.monitor_screen.tree_view.select(NODE)
         for key in keys:
             await pilot.press(KEY_NAMES.get(key, key))
-        await pilot.pause(6.0)  # until the notice about the held replay is gone
+        await pilot.pause(6.0)  # until the notice about the paused replay is gone
         drawn = draw_screen(app.screen._compositor.render_strips(), columns, lines)
     drawn.save(folder / f"monitor-{name}.webp", lossless=True, method=6)
 

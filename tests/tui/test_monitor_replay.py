@@ -49,7 +49,7 @@ async def test_the_clock_of_a_replay_is_the_recordings_though_gaps_are_cut(sessi
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("space")
         await pilot.pause(0.2)
-        assert re.search(rf"0:0\d/{clock_words(ended - begun)} held", screen_text(app))
+        assert re.search(rf"0:0\d/{clock_words(ended - begun)} paused", screen_text(app))
         source.clock.seek(source.clock.now() + 10_000)
         await pilot.pause(1.2)
         assert f"{clock_words(ended - begun)}/{clock_words(ended - begun)} the end" in screen_text(app)
@@ -87,7 +87,7 @@ async def test_a_replay_says_that_it_is_at_its_end() -> None:
         await pilot.pause(1.2)
         first, second, *_ = screen_text(app).splitlines()
         assert "The recording ends here (finished)" in second
-        assert "the end (0 restarts)" in first and "held" not in first
+        assert "the end (0 restarts)" in first and "paused" not in first
         await pilot.press("0")
         await pilot.pause(0.3)
         assert "the end" not in screen_text(app).splitlines()[0]

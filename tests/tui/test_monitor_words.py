@@ -633,13 +633,13 @@ async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionP
         from tui.monitor.snapshot import screen_text
 
         keys = screen_text(app).splitlines()[-1]
-        assert keys.startswith(" space hold/play  , back  . forward  < slower  > faster  0 restart")
+        assert keys.startswith(" space pause/play  , back  . forward  < slower  > faster  0 restart")
         assert "seed" not in keys and "prune" not in keys and "q detach" in keys
         assert " at 20x" in screen_text(app).splitlines()[0]
         await pilot.press("question_mark")
         await pilot.pause(0.3)
         shown = screen_text(app)
-        assert "Hold the replay" in shown and "Prune" not in shown
+        assert "Pause or play the replay" in shown and "Prune" not in shown
         await pilot.press("escape", "slash", "less_than_sign", "2")
         await pilot.pause(0.3)
         assert app.monitor_screen.tree_rows.view.filter == "<2", "a filter is typed, not a speed"

@@ -53,7 +53,7 @@ def _markdown(grid: Grid) -> str:
 
 
 def as_html(report: Report) -> str:
-    """Return one page without scripts and without links to other files."""
+    """Return an HTML page without scripts or links to other files."""
     title = escape(f"Benchmark {report.session}")
     body = [f"<h1>{title}</h1>", *(f"<p>{escape(fact)}</p>" for fact in facts(report)), _html(totals(report))]
     body += [f"<p>{escape(f'{RULES} {SOL_RULE}')}</p>", "<h2>Problems</h2>", _html(problems(report))]

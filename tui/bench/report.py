@@ -80,7 +80,7 @@ class BenchRow(Struct, frozen=True, kw_only=True):
 
 
 class Total(Struct, frozen=True, kw_only=True):
-    """Figures of all problems against one baseline.
+    """Summary of all problems' speedups over one baseline.
 
     ``fast`` maps each threshold p to the number of problems whose whole speedup interval is above p; p = 0 counts
     correct kernels. ``compared`` counts the problems with a correct kernel and a baseline time, which ``geomean`` and
@@ -111,8 +111,8 @@ class Point(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A benchmark's results. ``created`` is in Unix seconds.
 
-    ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` sums up the
-    best kernels' speedups over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged``
+    ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` summarizes
+    the best kernels' speedups over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged``
     counts the best kernels judged under these rules. The time axis of ``curve`` counts each problem's own minutes. In a
     session without turns, the axis counts the session's minutes divided by the number of problems.
     """
@@ -151,8 +151,8 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 class _Step(Struct, frozen=True):
     """A change of a problem's best kernel. ``speedup`` is 1 if the problem has no correct kernel.
 
-    ``problem_s`` is the time of the change, in seconds of the problem's own time. ``session_s`` is the same time, in
-    seconds of the session's engine time.
+    The change came after ``problem_s`` seconds of the problem's own engine time, and after ``session_s`` seconds of the
+    session's engine time.
     """
 
     problem: str
@@ -334,7 +334,7 @@ def _over(problem: ProblemState, baseline: Baseline, verdict: Verdict | None) ->
 
 
 def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:
-    """Sum up the problems' figures against one baseline."""
+    """Summarize the problems' speedups over one baseline."""
     found = [row.over[baseline] for row in rows if row.correct and baseline in row.over]
     speedups = [one.speedup for one in found if one.speedup]
     lows = [one.low for one in found if one.low is not None]
@@ -351,7 +351,7 @@ def _kernelbench(rows: Sequence[BenchRow]) -> Total:
 def _total(
     correct: int, speedups: Sequence[float], lows: Sequence[float], count: int, *, uncertain: bool = False
 ) -> Total:
-    """Sum up ``speedups``. ``lows`` are the figures that must exceed a threshold. ``count`` is the number of
+    """Summarize ``speedups``. ``lows`` are the figures to compare with the thresholds. ``count`` is the number of
     problems.
     """
     fast = {f"{mark:g}": sum(low > mark for low in lows) for mark in MARKS if mark}

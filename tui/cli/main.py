@@ -143,7 +143,8 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  open until the process ends
-            os.set_inheritable(stream.fileno(), True)  # Otherwise, a child's first file would become its output.
+            # Without this call, the first file that a child opens would become its output.
+            os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
 
 

@@ -128,7 +128,7 @@ def _runoff_of(state: SessionState, timed: Sequence[VariantState]) -> tuple[int,
 
 
 def _tied(first: Standing, second: Standing) -> bool:
-    if first.ratio <= 1.0:  # the winner: all ratios are relative to its time
+    if first.ratio <= 1.0:  # The first kernel is the winner: all ratios are relative to its time.
         return second.tied
     return second.ratio_low <= first.ratio_high
 

@@ -22,7 +22,7 @@ def print_side_by_side(comparison: Comparison) -> None:
     out = console()
     table = columns("", *(clean_line(head.name) for head in comparison.heads))
     table.columns[0].no_wrap = True
-    # A long title of a section, such as a problem's name, breaks so that it leaves the space to the sessions.
+    # Break a long section title, such as a problem's name, so that the columns keep their width.
     room = max(_TITLE, *(len(row.label) for section in comparison.sections for row in section.rows))
     for section in comparison.sections:
         if section.title:

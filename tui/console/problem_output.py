@@ -11,7 +11,7 @@ from tui.text.sanitize import clean_line
 
 _KEPT_BYTES, _LINES, _COLUMNS = 1 << 18, 8, 200
 _ENDS_S = 1.0
-"""Time limit for reading the remaining output after judging."""
+"""Time limit for reading the remaining output after judging, in seconds."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Show a command's progress on one line of standard error.
 
-The line appears only on a terminal. If the command waits for a device, it always says so.
+The line appears only on a terminal. A note that the command is waiting for a device appears everywhere.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from tui.view.spend import money
 
 LABEL = 14
 LEADERS = 5
-CORRECTED = "was: best at the round's end, which later runoffs, verdicts or prunes changed"
+CORRECTED = "was: best at the round's end, before later runoffs, verdicts or prunes changed it"
 """Footnote for the column "was"."""
 PRINTED_LINES = 50_000
 """Maximum number of source lines printed. ``--json`` prints longer sources in full."""

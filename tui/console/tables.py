@@ -56,7 +56,7 @@ from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
 from tui.view.results import ResultRow, Results
 
-if TYPE_CHECKING:  # an import at run time would load pydantic into the monitor
+if TYPE_CHECKING:  # An import at run time would load pydantic into the monitor.
     from engine.doctor.finding import Finding
 
 _WHOLE = ("against", "problem", "kernel", "session", "language", "state", "age", "verdict", "check")
@@ -198,7 +198,7 @@ def print_marked(out: Console, table: Table, caption: str | None = None) -> None
     if caption:
         print_prose(out, caption, "dim")
     labels = [str(cell) for cell in table.columns[0].cells]
-    shares = [  # for each marked figure, whether it is a % SOL, by the name of its column or row
+    shares = [  # The name of a marked figure's column or row says whether the figure is a % SOL.
         _SOL in (column.header, label)
         for column in table.columns
         if column.header not in _PROSE

@@ -64,7 +64,7 @@ FLUSH_S = 0.22
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
 LATE_S = 0.5
-"""Time after which a key or pasted text counts as handled, in seconds, if no message says so before."""
+"""Seconds after which a key or pasted text counts as handled, even without a message that says so."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
 """Seconds between two redraws of ages, for a running session and for an ended session."""
 _PLAIN = PlainCharacters()
@@ -130,14 +130,14 @@ class MonitorApp(App[int]):
         self.news = News(self.model)
         self._messenger = Messenger(self._news_failed)
         self._typed: deque[events.Key | events.Paste] = deque()
-        """Keys and pasted texts that have not acted yet, oldest first."""
+        """Keys and pasted texts that are not handled yet, oldest first."""
         self._acts_on: Widget | None = None
-        """The widget that handles the oldest of these now, or None if no widget does."""
+        """The widget that is handling the oldest key or pasted text, or None."""
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [*super().get_line_filters()]
-        if self.no_color:  # Textual would draw in shades of gray
+        if self.no_color:  # Textual itself would draw in shades of gray.
             filters = [NoColor()]
         return [*filters, _PLAIN] if self.ascii_only else filters
 
@@ -151,7 +151,7 @@ class MonitorApp(App[int]):
 
     def begin(self) -> None:
         """Start following the session. The screen calls this method after its first paint, which it must not delay."""
-        if not gc.isenabled():  # the command disabled it for a fast start
+        if not gc.isenabled():  # The command disabled garbage collection for a fast start.
             gc.freeze()
             gc.enable()
         self._feed.start()
@@ -175,19 +175,20 @@ class MonitorApp(App[int]):
             await self._type(event)
 
     async def _type(self, event: events.Key | events.Paste) -> None:
-        """Handle a key or pasted text. Later input waits until this input has acted, because a key may move the focus
-        or open a dialog: over a slow connection, several keys arrive at once. Mouse clicks do not wait.
+        """Handle a key or pasted text. Later input waits until this input is handled, because a key may move the focus
+        or open a dialog. Over a slow connection, several keys arrive at once. Mouse clicks do not wait.
         """
         if not self._typed or self._typed[0] is not event or self._acts_on is not None:
             return
         self._acts_on = target = self.focused or self.screen
-        if isinstance(event, events.Paste):  # input fields show pasted text unchanged
+        if isinstance(event, events.Paste):  # Input fields show pasted text unchanged.
             in_one_line = isinstance(target, Input)
             await super().on_event(events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE])))
         else:
             await super().on_event(event)
-        target.post_message(InputHandled(event))  # comes back to the app after the input has acted
-        self.set_timer(LATE_S, partial(self._handled, event))  # a key that closes its dialog may take the message along
+        # This message returns to the app once the target has handled the input.
+        target.post_message(InputHandled(event))
+        self.set_timer(LATE_S, partial(self._handled, event))  # A key that closes its dialog may discard the message.
 
     def on_input_handled(self, message: InputHandled) -> None:
         # A key such as enter only posts a message. Another round trip lets this message act first.
@@ -206,7 +207,7 @@ class MonitorApp(App[int]):
         following = partial(self._type, self._typed[0])
         if target is self.focused:
             self.call_later(following)
-        else:  # a new dialog may still have to choose its focus
+        else:  # A new dialog may still have to choose its focus.
             self.screen.call_after_refresh(following)
             self.set_timer(LATE_S, following)
 
@@ -300,7 +301,7 @@ class MonitorApp(App[int]):
             self.say(error.brief, severity="error")
             return
         self._plans[number] = plan
-        if model.link.kind == "ended" and then is None:  # the engine ended while the request was being written
+        if model.link.kind == "ended" and then is None:  # The engine ended before it could read the request.
             model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())
             self._give_up_pending()
             self.monitor_screen.take([], told=True)
@@ -316,7 +317,8 @@ class MonitorApp(App[int]):
         """Report the requests that the engine had not answered when it ended, and return whether there were any."""
         left = self.model.give_up_pending()
         for one in left:
-            if (plan := self._plans.get(one.number)) is not None:  # kept, since the next engine may answer it
+            # Keep the plan, since the next engine may answer its request.
+            if (plan := self._plans.get(one.number)) is not None:
                 self.history.unanswered(plan)
             where = f" {one.node}" if one.node is not None else ""
             later = "" if isinstance(one.command, Stop) else "; a resumed engine handles it"
@@ -348,7 +350,8 @@ class MonitorApp(App[int]):
         state = self.model.state
         if node in state.ideas and state.ideas[node].variants:
             node = state.ideas[node].variants[0]
-        screen.tree_view.select(node)  # by hand, so that the cursor no longer follows the best kernel
+        # This counts as a move by the user, so the cursor no longer follows the best kernel.
+        screen.tree_view.select(node)
         variant = state.variants.get(node)
         if variant is not None and variant.parent is not None:
             screen.detail.against = "parent"
@@ -411,7 +414,7 @@ class MonitorApp(App[int]):
     def alert(self, text: str) -> None:
         """Notify a user who may be looking elsewhere, by bell or OSC 9 and by the configured command or webhook."""
         self.ring(self.settings, text)
-        if not self.is_web:  # each open page would repeat the alert
+        if not self.is_web:  # Otherwise, each open page would repeat the alert.
             self._messenger.tell(self.settings, one_line(text))
 
     def ring(self, settings: Settings, text: str) -> None:
@@ -424,7 +427,7 @@ class MonitorApp(App[int]):
     def action_alerts(self) -> None:
         from tui.monitor.screens.alerts import AlertsScreen
 
-        if self.is_web:  # an alert can run any command
+        if self.is_web:  # An alert can run any command on this machine.
             self.say("Choose alerts in a terminal, since they can run a command.", severity="warning")
             return
 
@@ -520,7 +523,7 @@ class MonitorApp(App[int]):
         The file goes to the session's directory. For a bundled session, the file goes to the current directory.
         """
         if self.is_web:
-            raise PermissionError("a page in a browser writes no files")
+            raise PermissionError("a monitor in a browser does not write files")
         paths = self.model.source.paths
         directory = "." if is_bundled(paths) else str(paths.directory)
         return super().save_screenshot(filename, path or directory, time_format)

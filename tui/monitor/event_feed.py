@@ -11,7 +11,8 @@ from tui.view.source import Source, Update
 
 POLL_S = 0.06
 HURRIED_POLL_S = 0.015
-"""Polling interval while the user is waiting for an answer. A constant short interval would cost too much CPU time."""
+"""Polling interval while the user is waiting for an answer, in seconds. A constant short interval would cost too much
+CPU time."""
 HURRY_S = 2.0
 RETRY_S = 1.0
 

@@ -19,7 +19,9 @@ class Host(Protocol):
 
     @property
     def is_web(self) -> bool:
-        """Whether the monitor runs in a browser. Its user must not read this machine's files or run its programs."""
+        """Whether the monitor runs in a browser. A browser's user must not read this machine's files or run its
+        programs.
+        """
 
     def begin(self) -> None:
         """Start following the session. The screen calls this method once the first paint is done."""

@@ -133,7 +133,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 REPLAY_ACTIONS: tuple[Action, ...] = (
-    Action("replay_pause", "space", "hold/play", "Hold the replay, or play it again", "replay"),
+    Action("replay_pause", "space", "pause/play", "Pause or play the replay", "replay"),
     Action("replay_seek(-0.02)", "comma", "back", "Go back by 2% of the recording", "replay"),
     Action("replay_seek(0.02)", "full_stop", "forward", "Go forward by 2% of the recording", "replay"),
     Action("replay_speed(-1)", "less_than_sign", "slower", "Play slower", "replay"),

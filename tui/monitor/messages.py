@@ -13,7 +13,9 @@ class FeedArrived(Message):
 
 
 class InputHandled(Message):
-    """A widget has handled a key or pasted text. ``again``: and the messages that the key posted, too."""
+    """A widget has handled a key or pasted text. ``again`` is true once the widget has also handled the messages that
+    the key posted.
+    """
 
     def __init__(self, handled: events.Key | events.Paste, *, again: bool = False) -> None:
         super().__init__()

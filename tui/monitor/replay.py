@@ -36,7 +36,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
 class Clock:
     """A recording's clock, which runs ``speed`` times as fast as real time. Thread-safe.
 
-    ``pause`` holds the clock, and ``seek`` sets it.
+    ``pause`` stops or restarts the clock, and ``seek`` sets it.
     """
 
     def __init__(self, start: float, end: float, speed: float) -> None:
@@ -124,7 +124,7 @@ class ReplaySource:
             update.link, self._told = Link("replay"), True
         now = self.clock.now()
         place = bisect_right(self._times, now)
-        if place < self._place:  # jumped back: apply all events again, since the state cannot go backward
+        if place < self._place:  # After a jump back, apply all events again, since the state cannot go backward.
             update.state, update.story, update.history = fold_all(self._at(0, place))
             self._reading = 0
         elif place > self._place:
@@ -185,7 +185,7 @@ class ReplaySource:
 class ReplayApp(MonitorApp):
     """The monitor for a recording.
 
-    ``space`` holds the replay, ``,`` and ``.`` jump, and ``<`` and ``>`` set the speed.
+    ``space`` pauses the replay, ``,`` and ``.`` jump, and ``<`` and ``>`` set the speed.
     """
 
     BINDINGS: ClassVar = [
@@ -215,7 +215,7 @@ class ReplayApp(MonitorApp):
 
     def action_replay_pause(self) -> None:
         self.clock.pause(not self.clock.paused)
-        self.say("Replay held. Press space to play." if self.clock.paused else "Replay is playing.")
+        self.say("Replay paused. Press space to play." if self.clock.paused else "Replay is playing.")
 
     def action_replay_seek(self, share: float) -> None:
         """Jump by a share of the whole recording."""
@@ -235,7 +235,7 @@ class ReplayApp(MonitorApp):
         at = self._place("/")
         if self.clock.ended:
             return f"{at} the end (0 restarts)"
-        return f"{at} held" if self.clock.paused else f"{at} at {self.clock.speed:g}x"
+        return f"{at} paused" if self.clock.paused else f"{at} at {self.clock.speed:g}x"
 
     def _place(self, of: str) -> str:
         return f"{fmt.clock(self._replayed.elapsed_s())}{of}{fmt.clock(self._replayed.span_s)}"

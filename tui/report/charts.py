@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN = 10.6
-"""Width of a figure. The page scales the figure to the width of the page's text."""
+"""Width of a figure, in inches. The page scales the figure to the width of the page's text."""
 FONT_PT = 9.5
 LOG_FROM = 6.0
 """Minimum ratio of the largest to the smallest speedup at which the axis is logarithmic."""

@@ -85,7 +85,7 @@ def report_page(
     spending = has_spending(history)
     page = _environment().get_template("report.html.j2")
     return page.render(
-        style=Markup(style),  # our own file, which must reach the page unescaped for its digest to match
+        style=Markup(style),  # This is our own file, which must reach the page unescaped for its digest to match.
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         overview=overview_of(state, results, ended),
         head=HEAD,

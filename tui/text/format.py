@@ -38,7 +38,7 @@ def change(value: float | None) -> str:
         return ""
     if value >= 9:
         return f"x{value + 1:.0f}"
-    percent = round(value * 100, 1) + 0.0  # without the sign of a negative zero
+    percent = round(value * 100, 1) + 0.0  # Adding 0.0 removes the sign of a negative zero.
     return f"{percent:+.1f}%" if abs(percent) < 10 else f"{value * 100:+.0f}%"
 
 

@@ -53,7 +53,7 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     amount = fmt.change(faster).lstrip("+-")
     how = f"{amount} {'faster' if faster >= 0 else 'slower'} than" if amount != NO_CHANGE else "as fast as"
     words = f"{how} {former.id} side by side"
-    if faster < 0:  # a tied kernel wins if the interval of the fastest is wide
+    if faster < 0:  # A tied kernel wins if the interval of the fastest kernel is wide.
         words += ", but with a narrower interval"
     return words
 

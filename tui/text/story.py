@@ -32,7 +32,7 @@ from tui.text.waiting import WaitLines
 
 LINES = 2000
 SAME_FAILURE_S = 10.0
-"""Minimum time between two log lines about the same model and kind of failure, since calls often fail together."""
+"""Minimum seconds between two log lines about the same model and kind of failure, since calls often fail together."""
 _MOVING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
 """Events that can change a problem's best kernel."""
 Level = Literal["info", "good", "warning", "error"]
@@ -252,7 +252,7 @@ def _refused(state: SessionState, event: ev.ProblemRefused) -> tuple[Level, str]
 def _cannot_write(state: SessionState, event: ev.CannotWrite) -> tuple[Level, str]:
     if not event.reason:
         return "info", f"{event.problem}: a proposer can write its kernels now"
-    return "warning", f"{event.problem}: no proposer can write its kernels; seed your own: {event.reason}"
+    return "warning", f"{event.problem}: no proposer can write its kernels, so seed your own: {event.reason}"
 
 
 def _source_repeated(state: SessionState, event: ev.SourceRepeated) -> tuple[Level, str]:

@@ -12,9 +12,9 @@ from tui.text.sanitize import one_line
 
 _COMMAND_CHARS = 100
 _AGAIN_S = 60.0
-"""Minimum time between two lines about waits, since searches can share a device for hours."""
+"""Minimum seconds between two lines about waits, since searches can share a device for hours."""
 _LONG_S = 5.0
-"""Minimum length of a wait that gets a line in the log."""
+"""Minimum length of a wait that gets a line in the log, in seconds."""
 
 
 class Awaited(Protocol):
@@ -63,7 +63,7 @@ class WaitLines(Struct):
     def line_of(self, recorded: Recorded) -> str | None:
         """Return the line about waits that ended with ``recorded``, or None if no line is due."""
         event: AnyEvent = recorded.event
-        if isinstance(event, EngineStarted):  # the previous engine may have died during a wait
+        if isinstance(event, EngineStarted):  # The previous engine may have died during a wait.
             self._waiting.clear()
         if isinstance(event, DeviceAwaited):
             self._waiting.add(event.device)

@@ -36,7 +36,7 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> 
     left_s = minutes * 60 - search_s
     if left_s > (RESERVE_SHARE * minutes * 60 if by_time else 0.0):
         return None
-    return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work in flight may have overrun the limit
+    return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # Work in flight may have overrun the limit.
 
 
 def more_minutes(model: Model) -> float | None:
@@ -142,7 +142,9 @@ def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -
 
 
 def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> _UsedUp | None:
-    """A search that has not finished may still have deferred work for the rounds that it has completed."""
+    """Return what the search has used, or None if ``rounds`` leaves work. A search that has not finished may still have
+    deferred work for the rounds that it has completed.
+    """
     searched = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
     finished = [[round_.number for round_ in one.rounds if round_.finished_at is not None] for one in searched]
     done = min((max(numbers, default=0) for numbers in finished), default=0)
@@ -152,10 +154,10 @@ def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> 
 
 
 def _too_few_dollars(paths: SessionPaths, state: SessionState, dollars: float) -> _UsedUp | None:
-    from tui.view.spend import money  # imported here because the import is slow and only this error needs it
+    from tui.view.spend import money  # This import is slow, and only this error needs it.
 
     confirmed, most = state.spending.total.dollars, state.spending.committed.dollars
-    used = most if most is not None else confirmed  # an unknown price leaves only the confirmed dollars
+    used = most if most is not None else confirmed  # If a price is unknown, only the confirmed dollars count.
     if dollars > used:
         return None
     return _UsedUp(f"used {money(used)}{_unconfirmed(used > confirmed)}", math.ceil(round(used * 100, 6)) / 100)

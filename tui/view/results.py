@@ -86,7 +86,7 @@ def results_of(
     """Compute a session's results.
 
     ``directory`` is the session's directory. ``tolerance`` and ``torch_compile`` come from its config. ``pending`` is
-    true if a running engine may still take measurements, and ``died`` if no engine is running.
+    true if a running engine may still take measurements. ``died`` is true if no engine is running.
     """
     searched = [problem for problem in state.problems.values() if problem.id not in state.refused]
     notes = {one.id: without_compile(one, measured=torch_compile, pending=pending) for one in searched}

@@ -206,7 +206,8 @@ def _config(text: str, state: SessionState) -> dict[str, str]:
         found = dict(_flat(with_new_names(toml_table(text))[0]))
     except tomllib.TOMLDecodeError:
         found = {}
-    if (tolerance := canonical(found.get("evaluation.tolerance"))) is not None:  # under its current name
+    # Show the tolerance under its current name.
+    if (tolerance := canonical(found.get("evaluation.tolerance"))) is not None:
         found["evaluation.tolerance"] = str(tolerance)
     for name in LIMITS:
         if (value := getattr(state, name)) is not None:

@@ -254,7 +254,7 @@ class SessionSource:
             try:
                 yield Reading(sample.time, tuple(decode_samples(sample.json)))
             except msgspec.MsgspecError:
-                continue  # written by another version; leave a gap
+                continue  # Another version wrote this sample, so leave a gap.
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:

@@ -50,7 +50,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
         options = ["--writable"] if writable else []
         viewer = python_command("tui.web.viewer", str(paths.directory.absolute()), *options)
         super().__init__(
-            f"exec {shlex.join(viewer)}",  # exec: the viewer is a child of this process, without a shell in between
+            f"exec {shlex.join(viewer)}",  # exec makes the viewer a child of this process, without a shell in between.
             host=host,
             port=port,
             title=f"kernel-tui {paths.name}",

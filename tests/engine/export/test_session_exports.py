@@ -167,8 +167,8 @@ def test_what_is_not_there_is_said(session: SessionPaths) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--report", "r.md", "--output", "o.md"), "--output does not apply: the export goes to r.md"),
-        (("--training", "t.jsonl", "--package", "p"), "--package does not apply: the export goes to t.jsonl"),
+        (("--report", "r.md", "--output", "o.md"), "omit --output: the export goes to r.md"),
+        (("--training", "t.jsonl", "--package", "p"), "omit --package: the export goes to t.jsonl"),
         (("--best", "relu", "--package", "p", "--backward", "relu=relu"), "relu would compute its own gradients"),
     ],
 )

@@ -28,7 +28,7 @@ def certificates_option(command: F) -> F:
 
 @contextlib.contextmanager
 def needs_extra() -> Iterator[None]:
-    """If a package of the extra ``cluster`` is missing, say how to install the extra."""
+    """Say how to install the extra ``cluster`` if one of its packages is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

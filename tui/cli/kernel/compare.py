@@ -47,7 +47,7 @@ def compare(
     """
     names = [str(first), str(second)] if first.name == second.name else [first.name, second.name]
     if thorough and quick:
-        raise click.UsageError("--quick and --thorough exclude each other; give only one of them")
+        raise click.UsageError("--quick and --thorough cannot be combined; give only one of them")
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
     kernels = {name: kernel_of(path) for name, path in zip(names, (first, second), strict=True)}

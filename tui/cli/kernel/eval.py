@@ -55,7 +55,8 @@ def evaluate(
     KERNEL is a .cpp, .cu or .py file. For a file in a session's best/, the defaults are the session's problem and
     [evaluation] settings.
 
-    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. With --quick, it uses one process.
+    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. With --quick, the command uses one
+    process.
 
     With --shapes, the command also builds and judges the kernel at other sizes. With --shapes auto, the command chooses
     three sizes: smaller, odd and larger.
@@ -109,7 +110,7 @@ def _wanted_sizes(shapes: tuple[str, ...], file: ProblemFile) -> list[dict[str, 
     except SizeError as error:
         raise Failure(f"--shapes: {error}", ExitCode.USAGE) from None
     except SyntaxError:
-        pass  # the inspection reports the line
+        pass  # The inspection of the problem reports the line of the error.
     return wanted
 
 

@@ -134,7 +134,7 @@ async def judge_kernels(
                     )
                     raise Failure(said, ExitCode.USAGE)
             if find_spec("torch") is None:
-                await inspection  # raises an error that says PyTorch is missing; a judge would only crash
+                await inspection  # This raises an error that says PyTorch is missing. A judge would only crash.
             # On a CPU, the judge measures only the peaks that the problem's SOL needs.
             measuring = begin(evaluator.measure_device(device)) if device.kind == "cuda" else None
             problem = await inspection
@@ -159,7 +159,7 @@ async def judge_kernels(
             opening = begin(measure_and_open())
             await asyncio.wait((opening, building), return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
-                await opening  # raises an error if the problem cannot be opened
+                await opening  # This raises an error if the problem cannot be opened.
                 work.say(f"{', '.join(kernels)}: building")
             reports = await building
             builds = reports is None or any(report.ok for report in reports.values())

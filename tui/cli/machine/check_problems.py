@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from engine.problem.spec import ProblemSpec
 
 OPEN_S = 120.0
-"""Time limit for opening a problem. Each verdict takes about as long as opening the problem."""
+"""Time limit for opening a problem, in seconds. Each verdict takes about as long, so a search of a slower problem would
+judge few kernels."""
 
 
 async def checked(files: Sequence[ProblemFile]) -> list[tuple[ProblemRow, ProblemSpec | ProblemFailure]]:

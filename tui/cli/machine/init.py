@@ -32,7 +32,7 @@ def init(preset: str, force: bool, path: Path) -> None:
     if path.is_dir():
         path = path / "config.toml"
     refuse_existing(path, force=force)
-    if path.name.isprintable():  # the name appears in a comment
+    if path.name.isprintable():  # The name goes into a comment, which a line break would end.
         text = text.replace("kernel-tui config.toml", f"kernel-tui {shlex.quote(path.name)}", 1)
     try:
         path.write_text(text, encoding="utf-8")

@@ -146,7 +146,7 @@ def export(
         raise Failure("--relative-to requires --packed DIRECTORY", ExitCode.USAGE)
     if (to_file := training or report or sources or packed) and (output or package or standalone):
         contrary = "--output" if output else "--package" if package else "--standalone"
-        raise Failure(f"{contrary} does not apply: the export goes to {to_file}", ExitCode.USAGE)
+        raise Failure(f"omit {contrary}: the export goes to {to_file}", ExitCode.USAGE)
     writes_file = package is None and sources is None and packed is None
     if writes_file and (file := training or report or output) is not None:
         refuse_existing(file, force=force)
@@ -194,7 +194,8 @@ def _write_sources(state: SessionState, reader: SessionReader, directory: Path, 
     if not bests:
         raise Failure(f"{state.name}: no correct kernel yet", ExitCode.NOTHING_CORRECT)
     files = {
-        directory / Path(f"{best.problem}{suffix_of(best.language)}").name: best.source  # never outside the directory
+        # ``.name`` keeps the file in the directory, whatever the problem's name.
+        directory / Path(f"{best.problem}{suffix_of(best.language)}").name: best.source
         for best in bests
     }
     for file in files:
@@ -247,7 +248,7 @@ def _export(
 
 
 def _is_source(file: str, kernel: Chosen) -> bool:
-    """Return whether the suffix of ``file`` asks for the kernel's source.
+    """Return whether ``file`` has the suffix of the kernel's source.
 
     Raises Failure for the suffix of another language.
     """
@@ -402,7 +403,8 @@ def _write_package(
             )
         tree = package_tree(package, kernels)
         work.say("packing the wheel")
-        with tempfile.TemporaryDirectory(prefix="kernel-tui-wheel-") as scratch:  # setuptools replaces existing files
+        # Setuptools would replace existing files.
+        with tempfile.TemporaryDirectory(prefix="kernel-tui-wheel-") as scratch:
             wheel = write_wheel(tree, Path(scratch))
             target = directory / wheel.name
             refuse_existing(target, force=force)
@@ -415,7 +417,7 @@ def _write_package(
 
 
 def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, str]:
-    """Parse options ``A=B``: map problem A to problem B, which computes its gradients. Raises Failure."""
+    """Parse ``A=B`` options: the kernel of problem B computes the gradients of problem A. Raises Failure."""
     found = {}
     for one in backward:
         forward, _, gradient = one.partition("=")

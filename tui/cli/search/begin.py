@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from engine.session.state.session_state import SessionState
 
 _END_S = 60.0
-"""Time limit for a stopping engine to finish its running work."""
+"""Time limit for a stopping engine to finish its running work, in seconds."""
 
 
 def begin_run(
@@ -232,7 +232,7 @@ def _device_faults(config: Config) -> tuple[Fault, ...]:
 
     cuda = [name for name in config.evaluation.devices if name.startswith("cuda")]
     languages = [name for name in config.search.languages if name in ("cuda", "triton")]
-    if config.cluster is not None or not (cuda or languages):  # NVML takes long to start
+    if config.cluster is not None or not (cuda or languages):  # NVML takes a long time to start.
         return ()
     devices = discover()
     gpus = sum(device.kind == "cuda" for device in devices)
@@ -349,7 +349,7 @@ def _resumed(
     if others:
         echo(others, err=True)
     how = "Resume it with its own settings?" if changed else "Resume it?"
-    wanted = _prefers_earlier(f"{unfinished}. {how}", "resumes")  # The monitor would hide a line, so ask.
+    wanted = _prefers_earlier(f"{unfinished}. {how}", "resumes")  # The monitor would hide a printed line, so ask.
     return _again(paths, limits) if wanted else ""
 
 
@@ -379,7 +379,7 @@ def _changes(config: Config, paths: SessionPaths) -> str:
 
     try:
         return ", ".join(differences(load_config(paths.config), config))
-    except ConfigError:  # another version wrote it
+    except ConfigError:  # Another version wrote the config.
         return "another version of kernel-tui wrote the session"
 
 

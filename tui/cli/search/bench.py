@@ -113,7 +113,7 @@ def bench(
     }
     if (stored := report or resume) is not None:
         if given := [key for key, value in own.items() if value] or (["--resume"] if report and resume else []):
-            raise click.UsageError(f"{'--report' if report else '--resume'} and {given[0]} exclude each other")
+            raise click.UsageError(f"{'--report' if report else '--resume'} and {given[0]} cannot be combined")
         paths = find(root, stored)
         if report is not None:
             return _write(paths, output)
@@ -151,7 +151,7 @@ def _config(
 
     place = config_path if config_path is not None else Path("bench.toml")
     text = load_text(config_path) if config_path is not None else DEFAULT_CONFIG
-    parse_config(text, place, needs_problems=False)  # reports the file's own lines
+    parse_config(text, place, needs_problems=False)  # Errors then name the lines of the user's file.
     table = toml_table(text)
     seed = seed if seed is not None else table.get("seed", 0)
     files = resolve(entries, Path.cwd())
@@ -216,7 +216,7 @@ def _are_moved(paths: SessionPaths, stored: Config, config: Config) -> bool:
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read())
-    except SessionError:  # Another session's damage is not this benchmark's.
+    except SessionError:  # A damaged session must not stop this benchmark.
         return False
     sources = {problem.spec.path: problem.spec.source for problem in state.problems.values()}
     pairs = zip(map(str, stored.problems), now, strict=True)
@@ -248,7 +248,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
 
 
 def _is_benchmark(paths: SessionPaths, state: SessionState) -> bool:
-    """Return whether the session's recorded config gives each problem its minutes. Raises SessionError."""
+    """Return whether the session's recorded config sets the minutes per problem. Raises SessionError."""
     from engine.config.toml_table import toml_table
     from engine.session.store import SessionReader
 
@@ -278,7 +278,8 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
 
     report = read_report(paths)
     if not report.problems:
-        raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {argument_of(paths)}")
+        again = f"kernel-tui bench --resume {argument_of(paths)}"
+        raise Failure(f"{paths.name}: no problem is open yet; continue with: {again}")
     directory, files = output or paths.directory / "report", list[Path]()
     if output is not None or not (paths.is_packed or is_bundled(paths)):
         try:

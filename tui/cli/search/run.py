@@ -46,7 +46,7 @@ def run(
     """
 
     if new and go_on:
-        raise click.UsageError("--new and --resume exclude each other; give only one of them")
+        raise click.UsageError("--new and --resume cannot be combined; give only one of them")
 
     def begin() -> Beginning:
         from tui.cli.search.begin import begin_run

@@ -102,7 +102,7 @@ def _say_where(paths: SessionPaths, starts: bool, *, new: bool) -> None:
 
 
 def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:
-    """If ``wanted``, ask the engine to stop once the search waits only for replies by hand."""
+    """Ask the engine to stop once the search waits only for replies by hand, if ``wanted``."""
     from engine.session.records.requests import Stop
     from engine.session.store import send_request
 

@@ -54,7 +54,8 @@ def shown_errors() -> Iterator[None]:
         sys.exit(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):
-            raise error.__cause__ from None  # a bug or a damaged installation; click takes it for a closed prompt
+            # This error is a bug or a damaged installation, but click treats it as a closed prompt.
+            raise error.__cause__ from None
         _say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:

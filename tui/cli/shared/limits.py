@@ -25,7 +25,7 @@ class Count(Integer):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if number > MOST:
-            self.fail(f"{value!r} is not a number up to {MOST:,}", param, ctx)
+            self.fail(f"{value!r} is above the maximum of {MOST:,}", param, ctx)
         return number
 
 
@@ -38,7 +38,7 @@ def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> Chang
     if model is None and not per_problem:
         return ChangeBudget(**limits) if limits else None
     if model is not None and per_problem:
-        raise click.UsageError("--model and --per-problem exclude each other; use a separate command for each")
+        raise click.UsageError("--model and --per-problem cannot be combined; use a separate command for each")
     if limits.keys() & {"minutes", "rounds"} or not limits:
         raise click.UsageError(
             "--model and --per-problem apply only to --dollars, --tokens and --calls; give at least one of these"

@@ -23,8 +23,8 @@ class ProblemName(click.ParamType[str]):
     name = "problem"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Say what to type: the file that the kernel's header names, a problem of the kernel's session or else of the
-        newest session in this directory, or a built-in problem.
+        """Say what to type: the file that the kernel's header names, a session's problem, or a built-in problem. The
+        session is the kernel's session or else the newest session in this directory.
         """
         for kernel in _files(ctx):
             if (named := exported_header(kernel).problem) is not None:

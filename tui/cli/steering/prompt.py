@@ -27,7 +27,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 @sessions_option
 @click.option("--problem", help="Problem of the session.  [default: the first]")
 @click.option(
-    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: what NODE needs, else idea]"
+    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: the kind that NODE needs]"
 )
 @click.option("--edit", is_flag=True, help="Edit the prompt in $EDITOR; the model then receives your version.")
 @json_option
@@ -86,7 +86,7 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
         reply = f"kernel-tui reply {argument_of(paths)} {name} FILE"
         raise Failure(f"{paths.name}: {name} was already sent; answer it with: {reply}")
     if not sys.stdin.isatty() and not {"VISUAL", "EDITOR"} & os.environ.keys():
-        raise Failure("--edit needs a terminal for the editor, or an $EDITOR that needs none", ExitCode.USAGE)
+        raise Failure("--edit needs a terminal, or an $EDITOR that works without one", ExitCode.USAGE)
     edited = click.edit(text, extension=".md")
     if edited is None or not edited.strip():
         echo("no changes")

@@ -93,14 +93,14 @@ def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bo
     for one in left:
         echo(f"  {one}")
     if answered := [one for one in waiting if one not in left]:
-        echo(f"answered prompts that the engine has not read yet: {len(answered)}")
+        echo(f"replies that the engine has not read yet: {len(answered)}")
         for one in answered:
             echo(f"  {one}")
         _say_who_reads(paths)
 
 
 def _say_who_reads(paths: SessionPaths) -> None:
-    """If no engine is running to read the replies, say how to resume."""
+    """Say how to resume if no engine is running to read the replies."""
     from engine.session.store import engine_liveness
     from tui.view.source import argument_of
 

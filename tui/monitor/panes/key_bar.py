@@ -66,9 +66,9 @@ ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "
 class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
-    ``focus`` is the kind of pane that has the focus. In a "text" pane, ``/`` searches the text. ``searched``: that pane
-    has an active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``: a request
-    would reach an engine. ``resumable``: this monitor may start an engine.
+    ``focus`` is the kind of pane that has the focus. In a "text" pane, ``/`` searches the text. ``searched`` is true if
+    that pane has an active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``
+    is true if a request would reach an engine. ``resumable`` is true if this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "problems", "pane"] = "tree"
@@ -249,7 +249,7 @@ def used_most(where: Where) -> list[Action]:
 
 
 def _hint(action: Action, *, searches: bool = False) -> Hint:
-    """Return an action's hint. ``searches``: whether ``/`` searches text instead of filtering the tree."""
+    """Return an action's hint. ``searches`` is true if ``/`` searches text instead of filtering the tree."""
     if action.name == "tab(1)":
         return Hint("[ ]", "tabs", action.command)
     if action.name == "filter" and searches:

@@ -119,7 +119,7 @@ def leader_lines(
         else:
             shown = wrong if fits else "".join(f"{one.mark} " for one in limits)
             lines.append(Strip.join([figures, line((shown, palette.warn), (note, palette.dim))]))
-            spare = spare if fits else 0  # the first kernels get their notes first
+            spare = spare if fits else 0  # The first kernels get their notes first.
     return lines
 
 

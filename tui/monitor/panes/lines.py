@@ -97,10 +97,10 @@ class LineWidget(ScrollView, inherit_bindings=False):
 
     def strip_at(self, y: int) -> Strip:
         """Return the line at ``y``, counted from the top of the whole text."""
-        raise NotImplementedError  # no ABC: Textual's widgets have their own metaclass
+        raise NotImplementedError  # An ABC is impossible: Textual's widgets have their own metaclass.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self._ground = self.rich_style  # computed once for all lines, since Textual consults every ancestor
+        self._ground = self.rich_style  # Compute the style once for all lines, since Textual consults every ancestor.
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:

@@ -42,11 +42,11 @@ class LogPane(LinesView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if self.has_focus:  # the user scrolled; a resize or a new line also changes the position
+        if self.has_focus:  # Without focus, only a resize or a new line changes the position.
             self._follows = self.scroll_offset.y >= self.max_scroll_y
 
     def _to_end(self) -> None:
-        if self._follows and not self.place[1]:  # without an active search, whose matches the user is reading
+        if self._follows and not self.place[1]:  # During a search, the user is reading its matches.
             self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
 

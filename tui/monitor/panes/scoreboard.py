@@ -60,7 +60,8 @@ class Scoreboard(LinesView):
     ) -> None:
         """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem.
 
-        ``choose`` selects a problem in the tree. A message would take effect only after the next key.
+        ``choose`` selects a problem in the tree. A message instead of this call would take effect only after the next
+        key.
         """
         super().__init__(id=id)
         self._chosen, self._choose = chosen, choose
@@ -108,7 +109,7 @@ def scoreboard(
     figures = FIGURES if width >= 56 else FIGURES[:3]
     phases = state.phases()
     longest = max(len(name) for name in (*state.problems, *state.refused)) + len(RUNNING) * state.takes_turns
-    left = width - sum(size for _, size in figures)  # each figure is narrower than its column, so it stands apart
+    left = width - sum(size for _, size in figures)  # Each figure is narrower than its column, which leaves a gap.
     name_width = max(NAME_MIN, longest if left - CHART < longest <= left else min(longest + 1, left - CHART))
     between = width - name_width - sum(size for _, size in figures) - INTERVAL[1] > ROUNDS_MIN
     if between:

@@ -116,7 +116,7 @@ def status_line(
         (9, [(model.source.name, palette.dim)]),
     ]
     kept = [one for one in shown if one[1]]
-    if _width(kept) > width:  # drop the right end first, so that the others stay in place
+    if _width(kept) > width:  # Drop the right end first, so that the other parts stay in place.
         kept.pop()
     if _width(kept) > width:
         kept[0] = (0, [best, (_over_medium(len(speedups), len(state.problems)), palette.dim)])
@@ -226,7 +226,7 @@ def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     if whole.cell_length <= width:
         hinted = Strip.join([whole, line((TABLE_HINT, palette.dim))])
         return hinted if hinted.cell_length <= width else whole
-    for shown in range(len(problems), 0, -1):  # a cut figure misleads
+    for shown in range(len(problems), 0, -1):  # Show fewer problems, since a cut figure would mislead.
         left = f"+{len(problems) - shown}" if shown < len(problems) else "  "
         figures = line(*_bests(model, problems[:shown], [""] * shown, palette, intervals=False), left)
         room = (width + 2 * left.isspace() - figures.cell_length) // shown
@@ -297,7 +297,8 @@ def notice_of(model: Model) -> Notice | None:
     if engine.stopped == "waiting":
         return Notice(f"Stopped: only replies by hand are missing. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
-        how = one_line(engine.message.partition(";")[0], 160)  # such as "stopped by SIGTERM"
+        # The message begins with words such as "stopped by SIGTERM".
+        how = one_line(engine.message.partition(";")[0], 160)
         return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 

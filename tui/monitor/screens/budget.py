@@ -128,7 +128,7 @@ def _spent(model: Model, share: str | None) -> dict[str, str]:
     """Return the used part of each limit, as text."""
     words = {"minutes": f"{model.search_seconds() / 60:.1f}"}
     spending = model.state.spending
-    if is_spending(model) and share != "":  # each problem has spent something else
+    if is_spending(model) and share != "":  # The problems have spent different amounts.
         spend = spending.total if share is None else spending.model.get(share, Spend())
         words |= {"dollars": money(spend.dollars), "tokens": f"{spend.tokens:,}", "calls": f"{spend.calls:,}"}
     return {name: f" ({gone} used)" for name, gone in words.items()}

@@ -202,7 +202,7 @@ class KernelsScreen(CompareScreen):
         palette = self.diff.palette
         old, new = self._pairs[self._pair]
         variants, source = self._model.state.variants, self._model.source
-        if old not in variants or new not in variants:  # a replay jumped back
+        if old not in variants or new not in variants:  # A replay has jumped back.
             return []
         try:
             before, after = source.text(variants[old].source), source.text(variants[new].source)
@@ -228,7 +228,7 @@ class SessionsScreen(CompareScreen):
             session.close()
 
     async def _follow(self) -> None:
-        if self._looking:  # a slow file system
+        if self._looking:  # On a slow file system, the last refresh may still be running.
             return
         self._looking = True
         try:

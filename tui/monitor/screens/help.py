@@ -55,7 +55,7 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         yield LinesView(id="help")
-        yield LinesView(id="leaving", focusable=False)  # covers the key bar, whose keys do nothing now
+        yield LinesView(id="leaving", focusable=False)  # This line covers the key bar, whose keys do nothing now.
 
     def on_mount(self) -> None:
         view = self.query_one("#help", LinesView)

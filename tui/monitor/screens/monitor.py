@@ -77,7 +77,7 @@ class MonitorScreen(Screen[None]):
 
     @cached_property
     def steering(self) -> Steering:
-        from tui.monitor.steering.steer import Steering  # the first paint does not need it
+        from tui.monitor.steering.steer import Steering  # The first paint does not need this import.
 
         return Steering(self, self.host)
 
@@ -140,12 +140,12 @@ class MonitorScreen(Screen[None]):
         self.tree_rows.set_filter(view.filter)
         self.tree_view.replace(self.model, self.tree_rows)
         self.show_all(but_details=True)
-        self.call_after_refresh(self._show_details)  # draw the tree first, since the highlighter's import is slow
+        self.call_after_refresh(self._show_details)  # Draw the tree first, since the highlighter's import is slow.
 
     def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
         """Show ``events`` that the state has applied, new device ``readings``, and new log lines (``told``)."""
         self._bests, before = _bests(self.model.state), self._bests
-        if self.held:  # keep the rows too, so that keys act on the node that the user sees
+        if self.held:  # Keep the rows too, so that keys act on the node that the user sees.
             self.status.show(self.model, self.held, self.following)
             if self._link_shown != self.model.engine:
                 self.key_bar.show()
@@ -158,7 +158,7 @@ class MonitorScreen(Screen[None]):
             self._follow()
         self.status.show(self.model, self.held, self.following)
         if changed is not None and (self._bests != before or not changed.isdisjoint(self._bests)):
-            changed = None  # rows with better figures than the best kernel's say why they are not the best
+            changed = None  # A row with better figures than the best kernel's says why its kernel is not the best.
         self.tree_view.refresh_rows(changed)
         self._retitle_tree()
         if kinds & {*SCORES, *PRUNING}:
@@ -187,7 +187,7 @@ class MonitorScreen(Screen[None]):
             self.charts.show()
             if self.detail.tab == "Charts":
                 self.detail.show()
-            if self.detail.subject is None:  # the pane shows the engine's activity, which no event reports
+            if self.detail.subject is None:  # The pane shows the engine's activity, which no event reports.
                 self.detail.show()
             if not self.model.state.variants:
                 self.scoreboard.show(self.model)
@@ -211,7 +211,7 @@ class MonitorScreen(Screen[None]):
         if not but_details:
             self._show_details()
         for view in self.query(LineWidget):
-            view.refresh()  # a pane that was hidden has kept the lines that it drew before
+            view.refresh()  # A pane that was hidden still has the lines that it drew before.
 
     def _show_details(self) -> None:
         self.detail.select(self.tree_view.row, at_once=True)
@@ -312,7 +312,7 @@ class MonitorScreen(Screen[None]):
         if row is not None and not self.tree_rows.view.filter:
             self._before_filter = row.id
         self.tree_rows.set_filter(text)
-        if not text:  # keep the cursor where the filter led; if nothing matched, return to the old row
+        if not text:  # Keep the cursor where the filter led. If nothing matched, return to the old row.
             node = row.id if row is not None else self._before_filter
             if node is not None:
                 self.tree_view.select(node, by_hand=False)

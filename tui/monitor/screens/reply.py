@@ -100,7 +100,7 @@ class ReplyScreen(ModalScreen[None]):
     def on_paste(self, event: events.Paste) -> None:
         """Paste text into the reply even if the list or the prompt has the focus."""
         reply = self.query_one("#reply", TextArea)
-        if not reply.has_focus:  # a focused text area inserts the text itself
+        if not reply.has_focus:  # A focused text area inserts the text itself.
             reply.focus()
             reply.insert(event.text)
 
@@ -171,7 +171,7 @@ class ReplyScreen(ModalScreen[None]):
         choices.add_options([Option(_entry(call, answered=call not in left)) for call in waiting])
         if waiting:
             typed = self.query_one("#reply", TextArea).text.strip()
-            keeps = before in left or (typed and before in waiting)  # the text answers that prompt
+            keeps = before in left or (typed and before in waiting)  # The user's text answers that prompt.
             if typed and before is not None and before not in waiting:
                 self._say(f"{before} is no longer waiting for a reply. Select the prompt that this text answers.")
                 choices.highlighted = None

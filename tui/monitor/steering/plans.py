@@ -241,7 +241,7 @@ class History(Struct):
         if not plan.undoable or not handled.ok:
             return
         step = Step(plan.command, plan.inverse) if plan.inverse is not None else None
-        if step is None and handled.node is not None:  # a seed: undo prunes the node that it made
+        if step is None and handled.node is not None:  # The request was a seed, so undo prunes its node.
             step = Step(requests.Restore(node=handled.node), requests.Prune(node=handled.node))
         kept = [one for one in self._steps if not one.undone or one.in_flight]
         self._steps = [*kept, step] if step is not None else kept

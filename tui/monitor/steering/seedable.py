@@ -115,7 +115,7 @@ async def _transformations_of(model: Model, problem: ProblemState, parent: str |
         return Catalogue()
     try:
         config = parse_config(model.source.text(state.config), model.source.paths.config)
-    except ConfigError:  # another version wrote the config
+    except ConfigError:  # Another version wrote the config.
         return Catalogue()
     if parent is not None and state.variants[parent].verdict is None:
         return Catalogue(early=True)
@@ -134,7 +134,7 @@ async def _transformations_of(model: Model, problem: ProblemState, parent: str |
     )
     known = playbook.catalogue(task)
     new = []
-    for entry in known:  # each kernel is generated to see whether it is new; the screen updates in between
+    for entry in known:  # The check generates each kernel, so let the screen update in between.
         await asyncio.sleep(0)
         new.append(await _is_new(untried, entry.name, parent))
     found = tuple(entry for entry, is_new in zip(known, new, strict=True) if is_new)
@@ -146,5 +146,5 @@ async def _is_new(untried: Untried, transformation: str, parent: str | None) -> 
         return await untried.has_new(transformation, parent)
     except SessionError:
         raise
-    except Exception:  # another version wrote the recipe: let the engine decide
+    except Exception:  # Another version wrote the recipe, so let the engine decide.
         return True

@@ -403,8 +403,8 @@ def language_for(problem: ProblemState, idea: IdeaState | None) -> Language:
 def first_lines(
     problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None, source: str | None = None
 ) -> str:
-    """Return the text from which to write a kernel: the idea as a comment, and then ``source`` or, without it, the
-    header as comments and an empty ``launch``.
+    """Return the text that the user edits into a kernel. The idea comes first, as a comment. Then comes ``source`` or,
+    without it, the header as comments and an empty ``launch``.
     """
     language = language or problem.language
     mark = "#" if language in MODULES else "//"

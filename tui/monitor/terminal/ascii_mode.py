@@ -12,7 +12,7 @@ _TWINS = str.maketrans(
         **dict.fromkeys("╭╮╰╯┌┐└┘", "+"),
         **dict.fromkeys("─━–—", "-"),
         **dict.fromkeys("│┃", "|"),
-        **dict.fromkeys("▁▂▃▄▅▆▇°", " "),  # the ends of a scrollbar's thumb, whose color shows it
+        **dict.fromkeys("▁▂▃▄▅▆▇°", " "),  # A scrollbar's thumb needs no end characters, since its color shows it.
         "·": ".",
         "×": "x",
     }

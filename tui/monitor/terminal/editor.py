@@ -45,7 +45,7 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
         if app.is_headless:
             failure = _failure(command)
         else:
-            with app.suspend():  # an exception inside would leave the app suspended
+            with app.suspend():  # An exception inside would leave the app suspended.
                 failure = _failure(command)
             app.refresh(layout=True)
         if failure is not None:
@@ -60,7 +60,7 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
 def _failure(command: list[str]) -> str | None:
     """Run the editor. Return an error text, or None on success. While the editor runs, the monitor ignores Ctrl-C."""
     name = one_line(Path(command[0]).name, 40)
-    interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN: the editor would inherit it
+    interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # The editor would inherit SIG_IGN, but not this handler.
     try:
         status = subprocess.run(command, check=False).returncode
     except OSError as error:

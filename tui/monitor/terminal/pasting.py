@@ -21,8 +21,10 @@ class PasteFilter:
 
     def __init__(self) -> None:
         self._pasting = False
-        self._before = ""  # the last characters outside a paste, since a mark may arrive in two pieces
-        self._held = ""  # the last characters of a paste, which may be the start of its end mark
+        self._before = ""
+        """The last characters outside a paste, since a mark may arrive in two pieces."""
+        self._held = ""
+        """The last characters of a paste, which may be the start of its end mark."""
 
     def pass_on(self, data: str) -> str:
         passed = []

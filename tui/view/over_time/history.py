@@ -158,7 +158,7 @@ def fold_all(recorded: Iterable[Recorded]) -> Folded:
             _KEEPERS[kind](history, state, event, time)
 
     listeners: dict[type, Callable[[Recorded], object]] = dict.fromkeys(TOLD | _KEEPERS.keys(), noted)
-    # Most events are of this kind, so they take the short way.
+    # Most events are of this kind, so call their function directly.
     listeners[ev.VariantStage] = lambda one: note_stage(one.event, one.time)  # type: ignore[arg-type]
     state.apply_all(recorded, listeners)
     return Folded(state, story, history)

@@ -48,9 +48,9 @@ def progress_of(model: Model) -> Progress | None:
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
     """Return the used share of each limit, from 0 to 1, by the limit's name.
 
-    If problems take turns, ``problems`` is the share of finished turns, with the open turn in part. Otherwise,
-    ``rounds`` is the share of finished rounds. ``elapsed_s`` is the search time. The result omits limits that are not
-    set.
+    If problems take turns, ``problems`` is the share of finished turns, in which the open turn counts in part.
+    Otherwise, ``rounds`` is the share of finished rounds. ``elapsed_s`` is the search time. The result omits limits
+    that are not set.
     """
     spend = state.spending.total
     minutes_s = limits.minutes * 60 if limits.minutes is not None else None

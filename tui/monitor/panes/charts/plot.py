@@ -113,7 +113,7 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
     ticks: list[float] = []
     for step in (power, 2 * power, 5 * power, 10 * power):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last <= first:  # an axis needs two labels
+        if last <= first:  # An axis needs two labels.
             break
         ticks = [number * step for number in range(first, last + 1)]
         if span / step <= most:
@@ -125,6 +125,6 @@ def time_ticks(seconds: float, most: int) -> list[float]:
     """Return 2 to ``most`` + 1 round times from 0 to ``seconds``. ``seconds`` is at least 1 and ``most`` at least 2."""
     steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
     step = next((one for one in steps if seconds / one <= most), 86400 * max(1, math.ceil(seconds / 86400 / most)))
-    if step > seconds:  # an axis needs two labels
+    if step > seconds:  # An axis needs two labels.
         step = max(one for one in steps if one <= seconds)
     return [float(number * step) for number in range(int(seconds / step) + 1)]

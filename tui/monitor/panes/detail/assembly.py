@@ -115,7 +115,7 @@ async def _run(request: object) -> Answer:
     except msgspec.MsgspecError:
         return Answer(failure=f"The compilation ended with status {process.returncode}.")
     finally:
-        if process.returncode is None:  # the group includes the compiler that the process started
+        if process.returncode is None:  # The process group includes the compiler that the process started.
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,6 +1,5 @@
-"""Calls tab: the model calls behind an idea or a kernel, with replies, tokens and cost. Streaming replies grow live.
-
-The tab shows the beginning of each reply. The key ``v`` shows whole prompts and replies.
+"""Calls tab: the model calls behind an idea or a kernel, with replies, tokens and cost. The tab shows the beginning of
+each reply, and updates a reply while it streams. The key ``v`` shows whole prompts and replies.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Conversation(Struct):
     def _moving(self, turn: Turn, palette: Palette, width: int) -> Iterator[Strip]:
         call, partial = turn.call, self._partials.get(turn.call.id)
         yield from self._title(turn, palette)
-        manual = call.provider == MANUAL  # a person may still reply after the engine has ended
+        manual = call.provider == MANUAL  # A person may still reply after the engine has ended.
         since = fmt.age((self.model.now() if manual else self.model.clock()) - call.started_at)
         if manual:
             how = "" if self.model.link.kind == "replay" else " (press I)"

@@ -240,7 +240,8 @@ class DetailPane(Pane):
                 fits = TITLE_AT + line(*parts).cell_length + len(between) + 9 <= self.size.width
                 style = palette.dim if why_no_star(self.model.state, subject) else palette.best
                 own = f" {comparable_words(self.model.state, subject)}"
-                if TITLE_AT + line(*parts).cell_length + len(own) <= self.size.width:  # a cut figure misleads
+                # A figure that is cut off would mislead.
+                if TITLE_AT + line(*parts).cell_length + len(own) <= self.size.width:
                     parts += [(own, style), (between if fits else "", palette.dim)]
         self.set_title(*parts)
 

@@ -152,7 +152,7 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if model.state.is_left_over(variant):
         return "not judged", "The search of the problem ended before the engine judged this kernel."
     if model.state.is_interrupted(variant):
-        return "interrupted", f"The engine ended in stage {variant.stage}. A resumed engine judges this kernel again."
+        return "interrupted", f"The engine ended at stage {variant.stage}. A resumed engine judges this kernel again."
     if variant.verdict is not None and not variant.correct and variant.stage is None:
         return "not a candidate", "Only correct kernels can become parents."
     if model.link.kind == "ended":

@@ -75,7 +75,7 @@ def _folded(segments: list[Segment], room: int) -> list[Strip]:
         bare = tail.text.lstrip()
         head, tail = [*head, Segment(" " * (len(tail.text) - len(bare)))], Segment(bare, tail.style)
     indent = sum(segment.cell_length for segment in head)
-    if indent > room // 2:  # no room to align: put the parts on separate lines
+    if indent > room // 2:  # Without room to align the parts, put them on separate lines.
         return [Strip(head).crop(0, room), *folded([Strip([Segment("  ", tail.style), tail])], room)]
     if not head:
         blanks = min(len(tail.text) - len(tail.text.lstrip()), room // 2)

@@ -1,4 +1,4 @@
-"""The tree's filter. All words of a filter must match. ``!word`` excludes matches. ``>2`` compares the speedup."""
+"""The tree's filter. All words of a filter must match. ``!word`` excludes matches. ``>2`` matches speedups above 2."""
 
 from __future__ import annotations
 

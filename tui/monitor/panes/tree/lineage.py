@@ -70,7 +70,7 @@ def put_in(
         if idea is not None and not idea.variants and known:
             _add(rows, ids, state, folds, Row("idea", event.idea, 1), event.parent)
         return
-    if event.idea in ids:  # the idea now has a kernel
+    if event.idea in ids:  # The kernel's row replaces the idea's row.
         place = ids.index(event.idea)
         del rows[place], ids[place]
     if idea is not None and idea.parent in ids:
@@ -88,7 +88,7 @@ def _add(
     depth = 0
     end = len(rows)
     if parent is not None and parent in state.variants:
-        if parent not in ids:  # a fold above hides it
+        if parent not in ids:  # A fold above hides the parent.
             return
         place = ids.index(parent)
         above = rows[place] = rows[place]._replace(folded=_fold(state, folds, parent))
@@ -96,7 +96,7 @@ def _add(
             return
         depth = above.depth
         end = next((at for at in range(place + 1, len(rows)) if rows[at].depth <= depth), len(rows))
-    if row.kind == "variant":  # ideas without a kernel come after all kernels
+    if row.kind == "variant":  # Ideas without a kernel come after all kernels.
         while end > 0 and rows[end - 1].kind == "idea" and rows[end - 1].depth == depth + 1:
             end -= 1
     rows.insert(end, row._replace(depth=depth + 1))

@@ -248,7 +248,7 @@ class TreeRows:
         )
 
     def _rank(self, variant: VariantState) -> float:
-        """Return the kernel's sort key: the fastest, shortest or youngest kernel comes first."""
+        """Return the kernel's sort key: the highest speedup, the shortest time or the newest kernel comes first."""
         if self.view.sort == "speedup":
             return -comparable_speedup(self.state, variant)
         if self.view.sort == "time":

@@ -59,8 +59,10 @@ class SearchTree(LineWidget):
         self.tree_rows = rows
         self.marked: tuple[str, ...] = ()
         self._node: str | None = None
-        self._shown: dict[int, Strip] = {}  # the strip on the screen, by line of the widget
-        self._drawn: dict[str, tuple[Row, int, Strip]] = {}  # row, width and strip, by node
+        self._shown: dict[int, Strip] = {}
+        """The strip on the screen, by line of the widget."""
+        self._drawn: dict[str, tuple[Row, int, Strip]] = {}
+        """Row, width and strip, by node."""
         self._artist: RowLines | None = None
 
     @property
@@ -96,7 +98,8 @@ class SearchTree(LineWidget):
         self.set_content_size(0, len(rows))
         if self._node is not None:
             place = self.tree_rows.find(self._node, self.cursor)
-            if place is None and not self.tree_rows.view.filter:  # the node's round finished and was folded: unfold it
+            # The node's round ended, and the tree folded it, so unfold it.
+            if place is None and not self.tree_rows.view.filter:
                 place = self.tree_rows.reveal(self._node)
                 rows = self.tree_rows.rows
                 self.set_content_size(0, len(rows))
@@ -107,7 +110,7 @@ class SearchTree(LineWidget):
                 self.set_reactive(SearchTree.cursor, place)
                 if seen:
                     self._scroll_along(place - line_before)
-                elif self.scroll_offset.y > 0:  # the user scrolled away: keep showing the same rows
+                elif self.scroll_offset.y > 0:  # The user scrolled away, so keep showing the same rows.
                     self._scroll_along(self.scroll_offset.y + shift)
         elif rows:
             self._move(0, by_hand=False)
@@ -263,7 +266,8 @@ class SearchTree(LineWidget):
         self.set_reactive(SearchTree.scroll_target_y, float(after))
         if self.show_vertical_scrollbar:
             bar = self.vertical_scrollbar
-            steps = 8 * self.size.height / max(1, self.virtual_size.height)  # Textual draws it in eighths of a cell
+            # Textual draws the scrollbar in eighths of a cell.
+            steps = 8 * self.size.height / max(1, self.virtual_size.height)
             if int(bar.position * steps) != int(after * steps):
                 bar.position = after
 
@@ -305,9 +309,9 @@ class SearchTree(LineWidget):
                 self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
             strip = self._artist.draw(row, width, marked=row.id in self.marked)
             self._drawn[row.id] = (row, width, strip)
-        if y == self.cursor:  # draw the cursor's background under the row's own colors
+        if y == self.cursor:  # Draw the cursor's background under the row's own colors.
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred
-            if style.reverse:  # reversal would hide some of the terminal's own colors
+            if style.reverse:  # Reversal would hide some of the terminal's own colors.
                 return Strip([Segment(strip.extend_cell_length(width).text, style)])
             return Strip([*strip.extend_cell_length(width)]).apply_style(style)
         return strip

@@ -57,7 +57,7 @@ class RowLines:
         room = max(0, width - NUMBER_WIDTH - len(columns))
         left, shown = room - cell_len(title), ""
         for caption in captions:
-            if len(shown) + len(caption) + 4 > left:  # with a gap before the caption and before the columns
+            if len(shown) + len(caption) + 4 > left:  # The caption and the columns each need a gap before them.
                 break
             shown += f"  {caption}"
         if not shown:
@@ -175,7 +175,7 @@ class RowLines:
         return on + unshared(one_line(idea.text, IDEA), others)
 
     def _best_of(self, idea: IdeaState) -> str:
-        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if that has this idea."""
+        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if it implements this idea."""
         state = self.model.state
         problem = state.problems.get(idea.problem)
         star = problem.best if problem is not None else None
@@ -269,7 +269,7 @@ class RowLines:
         """Join ``left``, as many of ``counts`` as fit, and the columns into a line."""
         columns = columns_for(width)
         right = right[: len(columns)]
-        while len(columns) > 1 and not right[0][0]:  # the description may run over empty columns
+        while len(columns) > 1 and not right[0][0]:  # The description may use the space of empty columns.
             right, columns = right[1:], columns[1:]
         room = max(0, width - sum(size for _, size in columns))
         described = line(" " * indent(depth, room), *left)
