@@ -69,7 +69,7 @@ VISIBLE = 0.01
 """Smallest relative difference that readers notice between a speedup and the quotient of the times in its row."""
 PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
 """Caption for results in which a speedup visibly differs from the quotient of the times in its row."""
-BESIDE = "vs compile: each timed beside eager, so compile ms / best ms may differ"
+BESIDE = "vs compile: each timed alongside eager, so compile ms / best ms may differ"
 """Caption for results in which a speedup over torch.compile visibly differs from the quotient of the times in its row.
 """
 EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
@@ -214,7 +214,7 @@ def print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
 
 
 def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None, *, sol_note: str = "") -> None:
-    """Print a verdict with its evidence. The judge applied ``tolerance``. ``sol_note``: a footnote for the SOL."""
+    """Print a verdict with its evidence. The judge applied ``tolerance``. ``sol_note`` is a footnote for the SOL."""
     out = console()
     speedup = f", {speedup_words(verdict)} over eager" if verdict.correct and verdict.speedup is not None else ""
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}{speedup}", style="bold"))

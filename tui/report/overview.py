@@ -80,7 +80,7 @@ def moment(seconds: float) -> str:
 
 
 def _headline(results: Results) -> str:
-    """Say what the search reached, in one or two sentences."""
+    """Summarize the result of the search in one or two sentences."""
     searched = [row for row in results.problems if row.status != "refused"]
     solved = [row for row in searched if row.speedup is not None]
     if not solved:

@@ -123,7 +123,7 @@ def opening_of(state: SessionState) -> list[ProblemState]:
 
 
 def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
-    """Return whether the engine works on the problem now. In a session without turns, the answer is always yes."""
+    """Return whether the engine works on the problem now. In a session without turns, the result is always True."""
     return state.phase(problem.id) in (None, "running")
 
 

@@ -150,7 +150,7 @@ def text_so_far(model: Model, call: CallState) -> Partial | None:
 
 
 def call_figures(call: CallState) -> Iterator[str]:
-    """Yield a call's time, tokens and cost, as words."""
+    """Yield a call's time, tokens and cost, as text."""
     seconds = call.ended_at - call.started_at if call.ended_at is not None else None
     took = "" if seconds is None else f"{max(0.0, seconds):.1f}s" if seconds < 10 else fmt.age(seconds)
     if call.reply is not None and took:

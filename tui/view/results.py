@@ -158,7 +158,7 @@ def _remarks(
     known = [_degenerate(problem), problem.tightened, _sol_words(best), _disturbance(compiled)]
     if state.is_pruned(problem.id):
         return [*known, "pruned"]
-    return [*known, problem.finished, problem.cannot_write and f"open for seeded kernels: {problem.cannot_write}"]
+    return [*known, problem.finished, problem.cannot_write and f"needs seeded kernels: {problem.cannot_write}"]
 
 
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:

@@ -66,7 +66,7 @@ def _best(state: SessionState, row: ResultRow, results: Results) -> dict[str, An
 
 
 def _spend(spend: Spend) -> dict[str, Any]:
-    """Return costs as JSON. ``unconfirmed`` sums up attempts without a reported cost, at their maximum cost."""
+    """Return costs as JSON. ``unconfirmed`` is the total of attempts without a reported cost, at their maximum cost."""
     return {
         "calls": spend.calls,
         "failed": spend.failed,

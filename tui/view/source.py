@@ -305,7 +305,7 @@ def limits_now(state: SessionState, created: Limits) -> Limits:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would scan many new, lasting objects again and again.
+    """Pause the garbage collector, which would repeatedly scan many new, long-lived objects.
 
     Afterwards, freeze these objects, so that later collections do not stall the screen.
     """

@@ -37,7 +37,7 @@ QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a searc
 def evaluation_config(config_path: Path | None, device: str | None, *kernels: Path) -> EvaluationConfig:
     """Return the evaluation settings of ``config_path``, with ``device`` if given.
 
-    Without ``config_path``, the settings come from the session whose ``best/`` contains a kernel.
+    Without ``config_path``, the settings come from the session whose ``best/`` contains one of the kernels.
     """
     from engine.config.evaluation_table import EvaluationConfig
     from engine.session.store.paths import must_have_config

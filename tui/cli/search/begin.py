@@ -310,7 +310,7 @@ def _resumed(
 ) -> Beginning | str:
     """Resume an earlier session if ``choice`` or the user's answer says so, with new ``limits`` if there are any.
 
-    ``older``: the config's sessions that started before the earlier session. If the session is not resumed, return a
+    ``older`` are the config's sessions that started before the earlier session. If the session is not resumed, return a
     message about it. The message is "" if the session is finished or the user wants a new session.
     """
     state = _state_of(paths)

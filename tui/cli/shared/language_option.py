@@ -1,4 +1,4 @@
-"""The option ``--language``, which takes the manual's names and gives commands the stored values."""
+"""The option ``--language``, which accepts the manual's names and passes the stored values to commands."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ON_DEVICE = ("timing", "checking")
 class DevicePane(LinesView):
     _height = 0
     HELP = (
-        "Each GPU: load, memory, power, temperature, clocks, throttling, and the kernels at work. With several hosts: "
+        "Each GPU: load, memory, power, temperature, clocks, throttling, and kernels in progress. With several hosts: "
         "a line per device, and why a device was lost."
     )
 
@@ -142,7 +142,7 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
     lines = [_worker(model, variant, palette) for variant in busy[:12]]
     queued = len(flight) - len(busy)
     if len(busy) > 12:
-        lines.append(line((f"  and {len(busy) - 12} more at work", palette.dim)))
+        lines.append(line((f"  and {len(busy) - 12} more in progress", palette.dim)))
     if queued:
         lines.append(line((f"  {queued} queued", palette.dim)))
     if model.wait is not None:

@@ -43,7 +43,7 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). 'eager ms' is "
-        "eager's time, measured beside the kernel; the log's 'eager alone' is a separate measurement. On a busy "
+        "eager's time, measured alongside the kernel; the log's 'eager alone' is a separate measurement. On a busy "
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "

@@ -253,7 +253,7 @@ def _bests(
 class Notice(NamedTuple):
     """A message that needs the user's attention. ``failed`` is false for a normal end of the search.
 
-    ``aside``: one more sentence, for screens with room for it.
+    ``aside`` is one more sentence, for screens with room for it.
     """
 
     text: str

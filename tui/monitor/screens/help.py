@@ -29,7 +29,7 @@ FIGURES = {
     "r+4.2%": "a change that a runoff measured side by side; verdicts may contradict it",
     "vs compile": "torch.compile's time / the kernel's time; on a CPU, corrected for changes in machine speed",
     "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",
-    "eager ms": "eager's time, measured beside the best kernel; the log's 'eager alone' is another measurement",
+    "eager ms": "eager's time, measured alongside the best kernel; the log's 'eager alone' is another measurement",
     "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes change it",
     "was 2.31x": "a round's figure at its end, before later runoffs, verdicts or prunes changed it",
 }

@@ -74,7 +74,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
         """Create the dialog.
 
         The idea starts from the kernel ``on``, or from the reference if ``on`` is None. ``catalogue`` contains the
-        kernel's transformations, or is a function that finds them while the dialog is open. ``may_be_read``: whether
+        kernel's transformations, or is a function that finds them while the dialog is open. ``may_be_read`` is true if
         the session may have a model that reads prose.
         """
         super().__init__()

@@ -77,7 +77,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
     ) -> None:
         """``idea`` is the idea that the kernel implements, if any. ``waiting`` are ideas without a kernel.
 
-        ``only_pasted``: the user must not read this machine's files.
+        ``only_pasted`` is true if the user must not read this machine's files.
         """
         super().__init__()
         self._problem, self._idea, self._waiting = problem, idea, waiting

@@ -26,7 +26,7 @@ _KEPT = "All results are kept, and you can resume later."
 
 
 def finished_words(model: Model, doing: str = "") -> str:
-    """Say that the search is complete and what to do. ``doing``: what the user wants an engine to do, if anything."""
+    """Say that the search is complete and what to do. ``doing`` says what the user wants an engine to do, if anything."""
     other = other_end(model.state, model.limits.rounds)
     words = f"{FINISHED}, so no engine can {doing}" if doing else FINISHED
     if other:
@@ -41,7 +41,7 @@ class Refused(Exception):
 class Step(Struct):
     """A request that the engine carried out, and the request that undoes it.
 
-    ``in_flight``: the step's undo or redo is waiting for the engine's answer.
+    ``in_flight`` is true while the step's undo or redo is waiting for the engine's answer.
     """
 
     forward: Command

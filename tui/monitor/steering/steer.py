@@ -112,7 +112,7 @@ class Steering:
             self._host.say("A replay is read-only.", severity="warning")
         elif not any(call.provider == MANUAL for call in self._state.spending.calls.values()):
             yet = " yet" if self._here.model.link.kind in ALIVE else ""
-            self._host.say(f'No prompt is waiting{yet}. Only models with provider = "manual" ask for replies by hand.')
+            self._host.say(f'No prompt is waiting{yet}. Only models with provider = "manual" need replies by hand.')
         else:
             self._host.open_dialog(ReplyScreen(self._here.model, directory, self._host))
 
@@ -295,8 +295,8 @@ class Steering:
     def _ask(self, make: Callable[[], Plan], doing: str, *, asks_again: bool = False) -> None:
         """Make a plan, ask for confirmation if necessary, and send the plan's request.
 
-        ``asks_again``: the dialog makes a new plan every second, so that the counts stay current while the search
-        continues.
+        If ``asks_again`` is true, the dialog makes a new plan every second, so that the counts stay current while the
+        search continues.
         """
         if not self._may_steer(doing):
             return
@@ -359,7 +359,7 @@ class Steering:
     ) -> str | None:
         """Let the user edit ``text``. Return the saved text, or None if nothing changed.
 
-        ``unchanged``: message for the user if nothing changed.
+        ``unchanged`` is the message for the user if nothing changed.
         """
         try:
             edited = self._host.edit(text, file_name)

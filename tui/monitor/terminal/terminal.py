@@ -78,7 +78,7 @@ class OrphanWatch:
     """Exit when the terminal is gone, since Textual would loop on end of file forever.
 
     A thread first calls ``leave``. Two seconds later, the thread kills the process, which may hang on a write to the
-    terminal. No data is lost, because the monitor holds no unsaved data.
+    terminal. No data is lost, because the monitor has no unsaved data.
     """
 
     def __init__(self, leave: Callable[[], None], descriptor: int | None = None) -> None:

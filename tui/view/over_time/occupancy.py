@@ -57,7 +57,7 @@ class _Measured(Struct, frozen=True, gc=False):
 class _Changed(Struct, frozen=True, gc=False):
     """The search at ``time`` (Unix seconds): its search time, whether the search clock runs, and the number of devices.
 
-    ``ends_work``: the engine started or stopped, so that no kernel is at work.
+    ``ends_work`` is true if the engine started or stopped, so that no kernel is in progress.
     """
 
     time: float = 0.0
@@ -68,7 +68,7 @@ class _Changed(Struct, frozen=True, gc=False):
 
 
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. A bin holds the seconds of each kind of work.
+    """The devices' work in bins of ``bin_s`` seconds of search time. A bin contains the seconds of each kind of work.
 
     A large session has 100,000 steps, and often no chart is on the screen. The steps therefore wait until a chart needs
     the bins.

@@ -95,7 +95,9 @@ def _distinct(
 
 
 def _strip(text: str, styles: Sequence[Style], *, ascii_only: bool) -> Strip:
-    """Convert a line with color codes. ``38;5;N`` selects style N, and any other code selects the first style."""
+    """Convert a line with color codes to a strip. ``38;5;N`` selects style N, and any other code selects the first
+    style.
+    """
     segments, style = [], styles[0]
     for place, piece in enumerate(_COLOR.split(text)):
         if place % 2:

@@ -50,7 +50,7 @@ class Assembly:
         self._running = ""
 
     def known(self, variant: VariantState) -> bool:
-        """Return whether the cache holds the kernel's listing or the reason why there is none."""
+        """Return whether the cache contains the kernel's listing or the reason why there is none."""
         return variant.source in self._answers
 
     def ask(self, variant: VariantState) -> None:

@@ -111,7 +111,7 @@ def _author(idea: IdeaState) -> str:
 def _facts(data: dict[str, Any], palette: Palette, *, uncertain: bool = False) -> list[Strip]:
     """Return the data that a proposer recorded with an idea, as text.
 
-    ``uncertain``: whether the parent's speedup is uncertain.
+    ``uncertain`` is true if the parent's speedup is uncertain.
     """
     return [field(*_fact(str(key), value, uncertain), palette) for key, value in data.items()]
 

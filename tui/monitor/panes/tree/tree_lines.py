@@ -175,7 +175,7 @@ class RowLines:
         return on + unshared(one_line(idea.text, IDEA), others)
 
     def _best_of(self, idea: IdeaState) -> str:
-        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if it implements this idea."""
+        """Return the speedup of the idea's fastest kernel, or of the problem's best kernel if it has this idea."""
         state = self.model.state
         problem = state.problems.get(idea.problem)
         star = problem.best if problem is not None else None
