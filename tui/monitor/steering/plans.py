@@ -26,7 +26,7 @@ _KEPT = "All results are kept, and you can resume later."
 
 
 def finished_words(model: Model, doing: str = "") -> str:
-    """Say that the search is complete and what to do. ``doing`` says what the user wants of an engine, if anything."""
+    """Say that the search is complete and what to do. ``doing`` is what an engine should do, if anything."""
     other = other_end(model.state, model.limits.rounds)
     words = f"{FINISHED}, so no engine can {doing}" if doing else FINISHED
     if other:
