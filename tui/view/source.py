@@ -213,7 +213,7 @@ class SessionSource:
     def _in_place(self) -> bool:
         """Return whether the session is still at its path. After a move, the open session file stays readable."""
         found = _file_at(self.paths.database)
-        if self._file is None:  # The session was packed. An engine replaces the packed file by the database.
+        if self._file is None:  # The session was packed. An engine replaces the packed file with the database.
             self._file = found
             return found is not None or self.paths.packed.exists()
         return found == self._file

@@ -107,7 +107,7 @@ async def judge_kernels(
         try:
             starting = begin(evaluator.start())
             # The judge takes longest to start, so its process comes first. Until PyTorch is imported there, this
-            # process inspects the problem and imports what the rest needs.
+            # process inspects the problem and imports the modules for the output.
             await asyncio.sleep(0)
             inspection = begin(inspect_problem(problem_name))
             begin(imported("tui.console.tables"))

@@ -84,7 +84,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         return self._model.limits if self._share is None else self._caps[self._share]
 
     async def action_turn(self) -> None:
-        """Switch to the next set of limits. Unsaved input is dropped."""
+        """Switch to the next set of limits. The dialog drops unsaved input."""
         if not self._shares:
             self._refuse("This session calls no model, so only the whole search has limits.")
             return
