@@ -1,6 +1,6 @@
 """Judge kernels on other hosts, through dask.distributed.
 
-The engine sends each kernel as source, and the judging host builds the kernel. Requests from the search enter
+The engine sends each kernel as source, and the judging host builds the kernel. Kernels from the search enter
 (:class:`~engine.evaluation.evaluator.Evaluator`); verdicts with their host and device leave.
 
 Dask provides membership, encryption and queueing. This package adds heartbeats, deadlines, retries on another host, and

@@ -46,8 +46,8 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
     Args:
         directory: Created if missing. Only the user can read the keys.
-        hosts: Names and IP addresses of the hosts, which the certificates list. Without names, new certificates keep
-        the names of the old ones, or list this machine.
+        hosts: Names and IP addresses of the hosts, which the certificates list. Without names, new certificates list
+        the hosts of the old certificates or, if there are none, this machine.
         days: Validity of the certificates. A new CA is valid ten times as long.
 
     Returns:
@@ -93,7 +93,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
             certificates[certificate_file], keys[key_file] = certificate, key
         if directory / _CA in certificates:
             keys[directory / _CA_KEY] = authority_key
-        # The CA's key comes last: after an interruption, it matches no CA, and the next run creates a new one.
+        # Write the CA's key last: after an interruption, no key matches the CA, and the next run creates another CA.
         for file, one in certificates.items():
             replace_file(file, one.public_bytes(serialization.Encoding.PEM))
         for file, key in keys.items():
@@ -143,7 +143,7 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
     ]
     try:
         certificate.verify_directly_issued_by(authority)
-    except Exception:  # cryptography raises several unrelated types.
+    except Exception:  # cryptography raises several unrelated exceptions.
         found.append(
             f"{authority_file} did not issue {certificate_file}; copy both from the same directory, or {again}"
         )
@@ -215,7 +215,7 @@ def _host_name(host: str) -> Any:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise CertificateError(f"{host!r} is neither a host name nor an IP address; use one of them") from None
+        raise CertificateError(f"{host!r} is neither a host name nor an IP address; correct the name") from None
 
 
 def _host_names(directory: Path) -> list[Any]:

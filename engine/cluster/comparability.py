@@ -20,8 +20,8 @@ from engine.devices.software import usual_software, versions_beside
 from engine.session.records.verdict import Verdict
 
 SLOWER = {"cpu": 1.5, "cuda": 1.15}
-"""Ratio of a host's time for a problem's reference to the fastest other host's time, above which the host is slow. GPUs
-of one model differ by a few percent, and processors share caches and power with other programs.
+"""Slowdown above which a host is slow: its time for a problem's reference, divided by the fastest other host's time.
+GPUs of one model differ by a few percent, and processors share caches and power with other programs.
 """
 AGAIN_S = 60.0
 """Seconds without a verdict after which a slow device gets another kernel."""
@@ -126,8 +126,7 @@ class Comparability:
         """Return a function that marks a verdict of ``problem`` if its host is slow, as shown by the time of the
         reference. Otherwise, the function returns the verdict unchanged.
 
-        The function compares with the times known now. It looks them up once per device, because a problem may have
-        thousands of verdicts.
+        The function looks up the other hosts' times once per device, because a problem may have thousands of verdicts.
         """
         most, fastest_other = self._most(), cache(partial(self._fastest_other, problem))
 

@@ -52,7 +52,7 @@ SLOW, SLOW_S = 10.0, 120.0
 Another device then takes over.
 """
 OPENING = 1.5
-"""Work of opening a problem on a device, in units of one verdict's work."""
+"""Time to open a problem on a device, relative to the time for a verdict."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -100,7 +100,7 @@ class _Job:
     - ``ticket``: its place in the queues
     - ``device``: where it is now
     - ``begun``: when it got the device
-    - ``follows``: whether it was sent to the device's host behind another kernel
+    - ``follows``: whether the engine sent it to the device's host behind another kernel
     - ``doubted``: devices on which it failed, without proof that they are at fault; ``doubts``: the reasons by device
     - ``failed``: the verdict of its first failure, and ``why`` the last failure in words
     """
@@ -133,7 +133,7 @@ class _Job:
             self.on_stage(stage)
 
     def tell_judging(self, stage: Stage) -> None:
-        if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
+        if stage not in ("building", "waiting"):  # In these stages, the worker's judge looks for the finished build.
             if self.follows and self._stage == "waiting":
                 self.begun = time.monotonic()
             self.tell(stage)
@@ -170,8 +170,9 @@ def _in_line(line: list[int], ticket: int) -> Iterator[None]:
 class ClusterEvaluator:
     """Judge on the workers that join a scheduler.
 
-    - ``known``: devices of an earlier engine of this session, which determine the model
-    - ``on_wait``, ``on_free``: called when another process of a host occupies a device
+    - ``known``: devices of an earlier engine of this session, which determine the device model
+    - ``on_wait``: called when another process on a host occupies a device
+    - ``on_free``: called when the device is free again, with the length of the wait in seconds
     - ``on_join``, ``on_leave``: called when a device joins or leaves the search, with the reason
     - ``on_measured``: called when a device's peaks are known
     - ``say``: called with a line for the log, and whether it is a warning
@@ -224,8 +225,8 @@ class ClusterEvaluator:
         self._counter = 0
         self._changed = asyncio.Condition()
         self._claims: list[list[Device]] = []
-        """For each task that waits for any of several devices: the devices that could run it. Kernels leave these
-        devices to the task, because openings and runoffs hold up whole problems.
+        """For each task that waits for one of several devices: the devices that could run it. Kernels cannot occupy
+        these devices, because openings and runoffs hold up whole problems.
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
@@ -241,7 +242,7 @@ class ClusterEvaluator:
         if cluster.hosts:
             self._ssh = SshHosts(cluster, self._directory, lambda why: self._say(why, True))
             cluster = await self._ssh.start()
-        assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both.
+        assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both settings.
         self._link = Link(
             cluster.scheduler,
             cluster.certificates,
@@ -345,7 +346,7 @@ class ClusterEvaluator:
             except DeviceLost as lost:
                 job.why = str(lost)
                 self._redo(job.device, lost)
-            except EvaluationError as error:  # For example, the problem does not open there.
+            except EvaluationError as error:  # For example, the device cannot open the problem.
                 failed = Verdict(status="error", reason=str(error), device=job.device.fact.name, host=job.device.host)
                 if job.failed is not None:
                     return failed
@@ -484,7 +485,7 @@ class ClusterEvaluator:
             device.presence = self._link.submit(order, device.beat.address, None)
 
         async def measure() -> None:
-            with contextlib.suppress(DeviceLost, EvaluationError):  # The first kernel will meet the same fault.
+            with contextlib.suppress(DeviceLost, EvaluationError):  # The first kernel will report the same fault.
                 async with self._any_device(wanted=device.id) as turn:
                     self._on_measured(await self._measure(turn.device))
 
@@ -579,9 +580,9 @@ class ClusterEvaluator:
     def _has_room(self, device: Device, problem: str, code: str) -> bool:
         """Return whether a kernel may go to the device's host now.
 
-        One kernel follows the judged kernel and waits on the host. Otherwise, the device would be idle while the
-        network transfers the report and the next order. If a kernel has the same machine code as the judged kernel, the
-        engine holds it back until the verdict arrives.
+        While the device judges one kernel, a second kernel waits on the host. Otherwise, the device would be idle while
+        the network transfers the report and the next order. If both have the same machine code, the engine holds the
+        second kernel back until the verdict arrives.
         """
         if self._is_claimed(device):
             return False
@@ -610,8 +611,8 @@ class ClusterEvaluator:
 
     async def _wait(self) -> None:
         """Wait until the state of a device changes. The caller must hold the condition."""
-        # A device that was set aside comes back without a change. In Python 3.11, ``wait_for`` can leave the condition
-        # locked when the search cancels this task at that moment.
+        # Nothing notifies us when a device may get work again after faults, so wake up every second. In Python 3.11,
+        # ``wait_for`` can leave the condition locked when the search cancels this task.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._changed.wait()
@@ -655,7 +656,7 @@ class ClusterEvaluator:
                     await self._wait()
             finally:
                 self._claims = [one for one in self._claims if one is not claim]
-                self._changed.notify_all()  # Kernels may now take the other devices.
+                self._changed.notify_all()  # Kernels may now occupy the other devices.
             device.sent.append(None)
         try:
             yield _Turn(device)
@@ -676,7 +677,7 @@ class ClusterEvaluator:
         raise JudgeKilled(f"the work failed on {MOST_TRIES} devices. The last failure: {why}")
 
     def _redo(self, device: Device, lost: DeviceLost) -> None:
-        if device.lost:  # The log has the reason already.
+        if device.lost:  # The log already contains the reason.
             return
         if not isinstance(lost, Doubted):
             self._roster.blame(device, str(lost))
@@ -687,7 +688,7 @@ class ClusterEvaluator:
     async def _ask(
         self, device: Device, work: m.AnyWork, resource: str, on_stage: Callable[[Stage], None] = lambda stage: None
     ) -> m.AnyFinal:
-        """Give a device one task, and return its answer. Cancelling this call also cancels the task.
+        """Give a device one task, and return its answer. Canceling this call also cancels the task.
 
         Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work itself failed.
         """
@@ -752,7 +753,7 @@ class ClusterEvaluator:
             limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
             if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
                 attempt.lose(f"{device.host}: its worker did not finish a task within {limit_s:g} s")
-        elif not beat.running:  # Neither our task nor another engine's runs.
+        elif not beat.running:  # The worker runs neither our task nor another engine's.
             attempt.idle_s += passed_s
             if attempt.idle_s > UNSTARTED_S:
                 attempt.lose(f"{device.host}: its worker did not start a task within {UNSTARTED_S:g} s")
@@ -761,7 +762,7 @@ class ClusterEvaluator:
         seconds = sorted(self._durations.get(kind, ()))
         return seconds[len(seconds) // 2] if len(seconds) >= 5 else DEADLINE_S
 
-    # What workers say
+    # Messages from workers
 
     def _hear_beat(self, beat: m.Beat) -> None:
         self._roster.hear(beat)
@@ -782,7 +783,7 @@ class ClusterEvaluator:
                     self._on_free(device.fact, seconds)
                 return
         attempt = self._attempts.get(report.attempt)
-        if attempt is None:  # A late report of an attempt that was given up: another device has done its work.
+        if attempt is None:  # The report is late: the engine has given up this attempt.
             return
         if isinstance(report.answer, m.AtStage):
             attempt.on_stage(report.answer.stage)

@@ -24,7 +24,8 @@ _SEND_S = 0.001
 class Link:
     """The engine's client of the scheduler at ``address``.
 
-    - ``on_beat``, ``on_leaving``: called for each heartbeat of a worker, and when it leaves
+    - ``on_beat``: called for each heartbeat of a worker
+    - ``on_leaving``: called when a worker leaves
     - ``on_strange_beat``: called for each heartbeat that this release cannot read
     - ``on_report``: called for each report on an attempt of the engine ``engine``
     - ``on_state``: called with "" when the link is up, and with the reason when it is down
@@ -145,7 +146,7 @@ class Link:
     def _hear_worker(self, event: tuple[float, str]) -> None:
         try:
             message = m.decode_from_worker(event[1])
-        except msgspec.MsgspecError:  # A worker of another version.
+        except msgspec.MsgspecError:  # The worker has another version.
             with contextlib.suppress(msgspec.MsgspecError):
                 self._on_strange_beat(m.decode_any_beat(event[1]))
             return

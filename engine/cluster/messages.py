@@ -112,7 +112,7 @@ class Compile(Struct, frozen=True, tag="compile"):
 
 
 class Evict(Struct, frozen=True, tag="evict"):
-    """Free the memory of the session's problems."""
+    """Evict the session's open problems."""
 
 
 class Presence(Struct, frozen=True, tag="presence"):

@@ -1,4 +1,4 @@
-"""The devices that an engine knows: devices that joined, left or may judge, and reasons for refusals. This module does
+"""The devices of a cluster: which devices joined or left, which may judge, and why the others may not. This module does
 no input or output.
 """
 
@@ -33,7 +33,7 @@ class Device:
     running task and perhaps a kernel that waits behind it. For a kernel, the list contains the digest of its machine
     code or ""; for any other task, None. ``waiting``: whether a process outside the search occupies the device, so that
     the tasks wait. ``building``: number of builds in progress. ``kept``: problems that the device has open. ``faults``:
-    failures in a row that the host caused. ``measured``: whether the device's judge knows its peaks. ``presence``: the
+    failures in a row that the host caused. ``measured``: whether the device's judge has its peaks. ``presence``: the
     task that keeps the engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder.
     ``judge_line``: the kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets
     a new object.
@@ -74,7 +74,8 @@ class Roster:
     - ``kinds``: kinds of devices that may judge
     - ``model``: the only model that may judge; "" until :meth:`settle` chooses it
     - ``known``: devices of an earlier engine, whose measured peaks stay valid
-    - ``on_join``, ``on_leave``: called when a device may judge, and with the reason when it no longer may
+    - ``on_join``: called when a device may judge
+    - ``on_leave``: called when a device may no longer judge, with the reason
     - ``on_refuse``: called once per worker that may not judge, with the reason
     - ``join_command``: what to type on a host to join
     """
@@ -97,7 +98,7 @@ class Roster:
         self._refused: dict[str, str] = {}
         self._losses: dict[str, int] = {}
         """Number of losses of each device since its last verdict, by id. A host that keeps joining and leaving finishes
-        nothing.
+        no work.
         """
         self._join_command = join_command
         self._settled = bool(model)
@@ -116,7 +117,7 @@ class Roster:
                     self._on_join(before)
             return
         if before is not None:
-            if before.beat.start > beat.start:  # A message of an earlier start that arrived late.
+            if before.beat.start > beat.start:  # This heartbeat of an earlier start arrived late.
                 return
             self._leave(before, f"{before.host}: its worker restarted")
         self.devices[beat.device.id] = device = Device(beat, now, self._with_peaks(beat.device))
@@ -258,7 +259,7 @@ class Roster:
         """Return the message that refuses a worker of version ``theirs``: both versions, and what to type."""
         release, _, _ = theirs.partition(" ")
         install = f"pip install 'kernel-tui[cluster]=={__version__}'"
-        if release == __version__:  # Two checkouts, or local changes.
+        if release == __version__:  # Two checkouts of one release can differ.
             install = "copy the engine's checkout to it, and run pip install '.[cluster]' there"
         return (
             f"{host}: it has kernel-tui {theirs}, but the engine has {m.version()}; verdicts of different judges are "

@@ -34,7 +34,7 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
     """
     encryption = security(certificates, "scheduler")
     dask_settings.apply()
-    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address")  # It matters only without ``host``.
+    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address")  # It matters only if ``host`` is "".
     from distributed import Scheduler
 
     ended = asyncio.Event()
@@ -47,10 +47,10 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
         protocol="tls",
         security=encryption,
         dashboard=False,
-        dashboard_address="127.0.0.1:0",  # Dask always serves HTTP, but without the routes it has no pages.
+        dashboard_address="127.0.0.1:0",  # Dask always serves HTTP, but without routes the server has no pages.
     )
     async with scheduler:
-        # An address of all interfaces helps no other host, so name this host.
+        # Other hosts cannot connect to an address such as 0.0.0.0, so use this host's name.
         on_ready(scheduler.address if host else f"tls://{platform.node()}:{scheduler.port}")
         await ended.wait()
 

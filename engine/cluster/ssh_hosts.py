@@ -144,13 +144,13 @@ class SshHosts:
             self._say(line)
 
     async def _keep(self, host: str, address: str) -> None:
-        """Run a worker on ``host`` until cancelled. If the connection breaks, connect again."""
+        """Run a worker on ``host`` until canceled. If the connection breaks, connect again."""
         pause_s = AGAIN_S
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 why = f"its worker ended: {await self._run_worker(host, address)}"
-            except OSError as error:  # For example, too many open files.
+            except OSError as error:  # For example, this process has too many open files.
                 why = f"the engine cannot start its worker: {error}"
             if self._closed:  # In Python 3.11, ``wait_for`` loses a cancellation that arrives as the process ends.
                 return
@@ -166,7 +166,7 @@ class SshHosts:
         process = await asyncio.create_subprocess_exec(
             *ssh_command(host, self._cluster.command, address),
             stdin=asyncio.subprocess.PIPE,
-            stdout=2,  # The engine's log.
+            stdout=2,  # Standard error is the engine's log.
             stderr=asyncio.subprocess.PIPE,
             process_group=0,
         )

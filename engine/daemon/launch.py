@@ -1,8 +1,8 @@
 """Start an engine process for a session, and report whether it started. The module imports little, so that the monitor
 starts fast.
 
-:func:`start_engine` starts the process and waits. Where blocking is not acceptable, such as during a monitor's startup,
-call :func:`spawn_engine` and poll the returned :class:`EngineStart`.
+:func:`start_engine` starts the process and waits. Code that must not block, such as a monitor's startup, calls
+:func:`spawn_engine` and polls the returned :class:`EngineStart`.
 """
 
 from __future__ import annotations

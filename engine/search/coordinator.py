@@ -73,8 +73,8 @@ from engine.session.store import EventWriter, RequestInbox, SessionPaths, Sessio
 IDLE_S = 1.5
 """Seconds without work after which a device counts as idle and may run deferred work."""
 SETTLED_S = 2.0
-"""Seconds without events after which the search counts as waiting for a person. Longer than ``IDLE_S``, so that
-deferred work runs first.
+"""Seconds without events after which the search counts as waiting for a person. This time exceeds ``IDLE_S``, so
+that deferred work runs first.
 """
 
 

@@ -138,7 +138,7 @@ class ProblemSearch:
             _cancel(self._jobs.values())
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
 
-    # Looking
+    # Missing work
 
     def _work(self) -> bool:
         """Cancel requests for pruned nodes, and start missing work. Returns whether any work is in progress."""
@@ -222,7 +222,7 @@ class ProblemSearch:
             for (_, subject), rounds in self.problem.missing.items()
         )
 
-    # Doing
+    # Jobs
 
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
         """Run a job, once per engine process unless it may start again. The job's end wakes the search loop. An error
@@ -360,7 +360,7 @@ class ProblemSearch:
         doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
         await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))
 
-    # Closing and opening
+    # The ends and starts of rounds
 
     def _wants_runoff(self, round_: RoundState) -> bool:
         """Return whether a runoff is due, because the judge has not timed all current leaders side by side."""

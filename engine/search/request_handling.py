@@ -254,7 +254,7 @@ class Steering:
         if parent is None and written_for is not None:
             parent = written_for.parent
         if not command.source.strip():
-            raise Refused("the file contains no kernel; write its source, and try again")
+            raise Refused("the file contains no kernel; add the kernel's source, and try again")
         module = command.language in MODULES and any(language in MODULES for language in problem.languages)
         if command.language not in problem.languages and not module:
             named = " or ".join(LANGUAGE_NAMES[language] for language in problem.languages)
@@ -299,7 +299,7 @@ class Steering:
             then=lambda: self._requeue([variant.id]),
         )
 
-    # Checking
+    # Checks
 
     def _when_work_begins(self, said: str) -> str:
         """If the search starts no new work now, append to ``said`` what must happen first."""

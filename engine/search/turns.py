@@ -36,7 +36,9 @@ LAST_VERDICTS_S = 15.0
 LEAST_SHARE = 0.5
 """Minimum share of a problem's minutes that the problem's first turn gets, if earlier turns took too long."""
 LEAST_MINUTES = 1.0
-"""Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
+"""Length of the shortest extra turn, in minutes. Opening a problem takes seconds, so a shorter turn would spend most of
+its time on opening.
+"""
 
 
 class NextTurn(NamedTuple):
@@ -216,7 +218,7 @@ class Turns:
 
     def _reason_to_end(self, turn: NextTurn) -> TurnEnd | None:
         context, problem = self._context, self._state.problems[turn.problem]
-        if context.ending is not None or self._state.turn is None:  # The search itself ends, or continues later.
+        if context.ending is not None or self._state.turn is None:  # The search is ending, or no turn is open.
             return None
         if self._state.is_pruned(problem.id):
             return "pruned"

@@ -15,7 +15,7 @@ PARAMETERS = 90
 TAG = "kernel_tui.session"
 """The run's tag with the session's identity, by which a resumed search finds its run."""
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the sender tries again itself
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # The sender itself tries again.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",

@@ -86,7 +86,7 @@ class Sender:
         tags = {"kernel_tui.version": state.version, "kernel_tui.devices": devices}
         started = int(state.created_at * 1000)
         self._run.open(self._outbox.run, identity, state.name, started, tags)
-        self._run.log_parameters(parameters_of(reader.text(state.config)))  # equal parameters may come twice
+        self._run.log_parameters(parameters_of(reader.text(state.config)))  # MLflow accepts the same values again.
         self._outbox.run = self._run.id
         self._save()
         self._opened = True
@@ -110,7 +110,7 @@ def main(directory: Path) -> None:
     os.nice(NICENESS)
     paths = SessionPaths.at(directory)
     with (paths.directory / "tracking.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the sender of an earlier engine may still be at work
+        fcntl.flock(lock, fcntl.LOCK_EX)  # An earlier engine's sender may still be running.
         sender = Sender(paths, load_config(paths.config).tracking)
         with SessionReader(paths) as reader:
             _follow(paths, reader, sender)
@@ -119,7 +119,7 @@ def main(directory: Path) -> None:
 def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
     trouble, ended_at = "", None
     while True:
-        running = engine_liveness(paths, reader).running  # before reading, so that no last event is missed
+        running = engine_liveness(paths, reader).running  # Check first, so as not to miss the last events.
         ended_at = None if running else ended_at or time.monotonic()
         try:
             sender.read(reader)
@@ -131,10 +131,10 @@ def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
             if trouble:
                 _log.info("the tracker is reachable again")
             trouble, pause = "", POLL_S
-        except SessionError as error:  # moved or deleted
+        except SessionError as error:  # A person moved or deleted the session.
             _log.error("%s", error)
             return
-        except Exception as error:  # mlflow raises errors of several libraries
+        except Exception as error:  # MLflow raises errors of several libraries.
             said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             if said != trouble:
                 _log.warning("cannot reach the tracker; the sender tries again every %g s: %s", RETRY_S, said)

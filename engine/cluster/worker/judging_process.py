@@ -52,7 +52,7 @@ class JudgingProcess:
                 match m.decode_inward(line):
                     case m.Perform(order=order):
                         self._tasks[order.attempt] = asyncio.create_task(self._perform(order))
-                        await asyncio.sleep(0)  # A task that is cancelled before its first step would report nothing.
+                        await asyncio.sleep(0)  # A task that is canceled before its first step would report nothing.
                     case m.Cancel(attempt=attempt):
                         if (task := self._tasks.get(attempt)) is not None:
                             task.cancel()
@@ -92,12 +92,12 @@ class JudgingProcess:
         self._tell(order.attempt, answer)
 
     async def _answer(self, order: m.Order) -> m.AnyFinal:
-        if isinstance(order.work, m.Sleep):  # Measures the transport, so it needs no judge.
+        if isinstance(order.work, m.Sleep):  # This order measures the transport, so it needs no judge.
             await asyncio.sleep(order.work.seconds)
             return m.Done(order.work.payload)
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        await asyncio.shield(self._starting)  # Cancelling one order must not end the start for all.
+        await asyncio.shield(self._starting)  # Canceling one order must not cancel the start for all.
         if self._device is None:
             return m.Failed(self._why_not, host=True)
         if order.peak_gflops is not None and self._device.peak_gflops is None:

@@ -58,7 +58,7 @@ class _Child:
 class JudgingHost(WorkerPlugin):  # type: ignore[misc]
     """Serve orders for one device.
 
-    - ``device``: the device as the cluster knows it, with an id that no other host has
+    - ``device``: the device, with an id that is unique in the cluster
     - ``local_device``: the name by which a local evaluator finds the device, such as ``cuda:0``
     - ``environment``: variables for judging processes, such as ``CUDA_VISIBLE_DEVICES``
     - ``lacks``: why this host cannot judge, or ""
@@ -122,9 +122,9 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             return
         try:
             answer = await self._asked(order)
-        except asyncio.CancelledError:  # The worker leaves and has said so, or its heartbeats stop.
+        except asyncio.CancelledError:  # The worker is shutting down, so the engine needs no report.
             return
-        except BaseException as error:  # Dask would never complete the task.
+        except BaseException as error:  # Otherwise, Dask would never complete the task.
             answer = m.Failed(f"the worker failed: {type(error).__name__}: {error}", host=True)
         self._tell(order.engine, order.attempt, answer)
 
@@ -196,7 +196,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
                     self._tell(engine, report.attempt, report.answer)
                 elif answer is not None and not answer.done():
                     answer.set_result(report.answer)
-        except (ValueError, msgspec.MsgspecError) as error:  # ValueError: longer than _LINE_BYTES.
+        except (ValueError, msgspec.MsgspecError) as error:  # ``readline`` raises ValueError for a long line.
             ended = f"the judging process on {self._device.host} sent an unreadable report: {error}"
         finally:
             self._forget(child)
@@ -236,7 +236,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
     # Reports
 
     def _tell(self, engine: str, attempt: str, answer: m.AnyAnswer) -> None:
-        match answer:  # Within a host, a device has another id.
+        match answer:  # The judging process uses the host's own id of the device.
             case m.Judged(verdict=verdict):
                 answer = m.Judged(replace(verdict, host=self._device.host, device_id=self._device.id))
             case m.Waits(wait=wait):

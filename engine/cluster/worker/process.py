@@ -116,7 +116,7 @@ async def _serve(settings: WorkerSettings, host: object, encryption: object, end
     finally:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(worker.close(nanny=False, reason="left"), dask_settings.DEAD_S)
-        with contextlib.suppress(Exception):  # Dask skips this if the worker never started.
+        with contextlib.suppress(Exception):  # Dask does not call ``teardown`` if the worker never started.
             await host.teardown(worker)  # type: ignore[attr-defined]
 
 

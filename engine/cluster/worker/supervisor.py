@@ -104,7 +104,7 @@ async def _keep(settings: WorkerSettings, device: DeviceFact, ended: asyncio.Eve
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(running, STOP_S)
             with contextlib.suppress(ProcessLookupError):
-                process.kill()  # Its guard then kills its judges.
+                process.kill()  # The guard then kills the worker's judges.
             return
         pause_s = min(LONGEST_S, 2 * pause_s) if time.monotonic() - began < EARLY_S else AGAIN_S
         how = how_it_ended(running.result())

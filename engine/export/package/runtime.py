@@ -27,7 +27,7 @@ launches the kernel.
 """
 try:
     _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-    # The dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need the dispatcher.
+    # The dispatch keys of plain tensors. Other keys belong to subclasses, modes and tracers, which need the dispatcher.
     _PLAIN_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
     _any_requires_grad = torch._C._any_requires_grad
     _without_autograd = torch._C._AutoDispatchBelowAutograd
@@ -39,8 +39,8 @@ except AttributeError:
     DISPATCHES_ONCE = False
 try:
     _current_gpu = torch._C._cuda_getDevice
-    _current_stream = torch._C._cuda_getCurrentRawStream  # without an object, as in torch.compile's code
-except AttributeError:  # also in a PyTorch without CUDA
+    _current_stream = torch._C._cuda_getCurrentRawStream  # torch.compile's code calls it too.
+except AttributeError:  # PyTorch without CUDA lacks these names, too.
     _current_gpu = torch.cuda.current_device
 
     def _current_stream(index: int) -> int:
@@ -293,7 +293,7 @@ class Operator:
 
 
 class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
-    """A call of an operator that autograd records."""
+    """An operator call that autograd records."""
 
     @staticmethod
     def forward(ctx: Any, operator: Operator, keyset: Any, *tensors: torch.Tensor) -> Any:
@@ -321,10 +321,10 @@ def _skeleton(reference: ModuleType) -> nn.Module:
     try:
         with torch.device("meta"):
             model = reference.Model(*arguments)
-    except (RuntimeError, NotImplementedError):  # the constructor reads values of a tensor
+    except (RuntimeError, NotImplementedError):  # The constructor reads values of a tensor.
         with torch.random.fork_rng(devices=[]):
             model = reference.Model(*arguments)
-    for module in model.modules():  # plain tensors are arguments of the operator too, so functional_call must see them
+    for module in model.modules():  # Plain tensors are arguments of the operator, too, so make them buffers.
         for name, value in list(vars(module).items()):
             if isinstance(value, torch.Tensor):
                 delattr(module, name)

@@ -75,7 +75,7 @@ def package_tree(package: str, kernels: Sequence[PackagedKernel]) -> dict[str, b
     """Return the package's files by path. Raises ``ExportError``."""
     check_name(package)
     names = _names(kernels)
-    order = sorted(kernels, key=lambda one: bool(one.backward))  # a backward operator is defined before its user
+    order = sorted(kernels, key=lambda one: bool(one.backward))  # An operator must come after its backward operator.
     files: dict[str, str | bytes] = {
         "pyproject.toml": _pyproject(package, kernels),
         "setup.cfg": f"[bdist_wheel]\nplat_name = linux_{platform.machine()}\npython_tag = py3\n",
@@ -106,7 +106,9 @@ def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
     for kernel in kernels:
         problem = kernel.problem.id
         if problem in found:
-            raise ExportError(f"{problem}: a package contains one kernel of each problem; export the others separately")
+            raise ExportError(
+                f"{problem}: a package contains one kernel of each problem; export other kernels separately"
+            )
         name = found[problem] = _identifier(problem)
         for made in (name, _class_name(name), f"{name}_reference"):
             if made in owners:

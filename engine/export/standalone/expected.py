@@ -25,9 +25,9 @@ SEED = 20_240_229
 def main() -> None:
     problem = msgspec.json.decode(sys.stdin.buffer.read(), type=ProblemSpec)
     answer = os.dup(1)
-    os.dup2(2, 1)  # a problem file may print
+    os.dup2(2, 1)  # A problem file may print to standard output.
     with os.fdopen(answer, "wb") as out:
-        out.write(msgspec.msgpack.encode(expected(problem)))  # JSON has no infinities
+        out.write(msgspec.msgpack.encode(expected(problem)))  # JSON has no infinities.
 
 
 def expected(problem: ProblemSpec) -> Expected:

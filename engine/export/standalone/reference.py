@@ -46,6 +46,6 @@ def expected_of(problem: ProblemSpec) -> Expected:
         if not math.isfinite(filling.mean) or not math.isfinite(filling.width):
             raise ExportError(
                 f"{problem.id}: {tensor.source_name} contains infinities or NaN, so a program cannot generate it; "
-                "to use the kernel without kernel-tui, export --package"
+                "to use the kernel without kernel-tui, export it with --package NAME"
             )
     return found

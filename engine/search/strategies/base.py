@@ -140,7 +140,7 @@ def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str
     """Describe how the times of ``one`` and ``best`` compare in the runoff or, if necessary, by separate verdicts.
 
     Kernels in a runoff rank relative to the winner's speedup, so a kernel may rank behind another kernel with a lower
-    speedup. ``ranked`` holds all candidates in the order of :func:`ranking`.
+    speedup. ``ranked`` contains all candidates in the order of :func:`ranking`.
     """
     if one.runoff_ratio is not None and best.runoff_ratio is not None:
         return _in_runoff(one, best)

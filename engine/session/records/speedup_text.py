@@ -17,7 +17,7 @@ POSSIBLE_CAUSES = "data stay in caches, the algorithm needs fewer operations, th
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
 _TIMES = 1.995
-"""Quotient of two times from which reasons say "2 times as slow" instead of "100% slower"."""
+"""Quotient of two times above which reasons contain "2 times as slow" instead of "100% slower"."""
 _PERCENT = re.compile(r"(\d{3,})% slower(?: than (\w+))?")
 
 

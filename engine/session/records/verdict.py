@@ -128,7 +128,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, so the
     verdict has no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
 
-    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four stages are those
+    ``stage_s`` maps stages to seconds: queue, build, start, check, timing, kernelbench. The last four stages are those
     of the last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in
     which other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
 

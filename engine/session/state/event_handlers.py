@@ -27,7 +27,7 @@ def _session_created(state: SessionData, event: ev.SessionCreated, time: float) 
 def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) -> None:
     # The earlier engine died after its last event or heartbeat. The newest events may be from the engine that starts.
     if state.engine is not None and state.engine.stopped is None:
-        started_at = state.engine.started_at  # like ``before``, by the clock of the earlier engine
+        started_at = state.engine.started_at  # The earlier engine's clock also set ``before``.
         died_at = event.before if event.before > started_at else max(started_at, state.time)
         state.search_seconds += died_at - started_at
         _end_pause(state, died_at)
@@ -286,7 +286,7 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
         round_.standings = event.standings
         lead(state, round_)
     compare(state, problem)
-    if round_ is not None and round_.finished_at is not None:  # its own last runoff, after its end
+    if round_ is not None and round_.finished_at is not None:  # The round's last runoff may follow its end.
         _close(state, problem, round_)
 
 

@@ -32,16 +32,16 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     found = state.problems.get(problem)
     if found is None:
         return []
-    most = count + len(found.relative) if count is not None else None  # a runoff may have lowered that many speedups
+    most = count + len(found.relative) if count is not None else None  # A runoff may have lowered that many speedups.
     shown = {one.id: one for one in state.leaders(problem, most)}
-    for name in (*found.relative, found.best):  # Their own speedups may be far down.
+    for name in (*found.relative, found.best):  # By their own speedups, these kernels may rank too low.
         variant = state.variants.get(name or "")
         if variant is not None and variant.speedup is not None and not state.is_pruned(variant.id):
             shown.setdefault(variant.id, variant)
     order = sorted(shown.values(), key=lambda one: -comparable_speedup(state, one))
     timed = {one.variant for one in found.standings}
     best = next((place for place, one in enumerate(order) if one.id == found.best), None)
-    if best is not None:  # Only kernels that its runoff timed may stand ahead of the best kernel.
+    if best is not None:  # Only kernels from the best kernel's runoff may stand ahead of it.
         before, timed = order[:best], timed if found.best in timed else set()
         ahead = [one for one in before if one.id in timed]
         order = [*ahead, order[best], *(one for one in before if one.id not in timed), *order[best + 1 :]]

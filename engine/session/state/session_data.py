@@ -39,10 +39,10 @@ class SessionData(Struct):
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
-    device; time after this does not count toward the budget. ``heard_at`` is the last sign of life of the newest engine
-    that recorded its start, as known when this process read the session; 0 if unknown. ``gone`` maps each departed
-    device of another host to the reason. ``died``: whether the newest engine died. Readers set this field from the
-    engine's lock, because no event records a death.
+    device; time after this does not count toward the budget. ``heard_at`` is the time of the last event or heartbeat
+    from the newest engine that recorded its start, when this process read the session; 0 if unknown. ``gone`` maps each
+    departed device of another host to the reason. ``died``: whether the newest engine died. Readers set this field from
+    the engine's lock, because no event records a death.
     """
 
     name: str = ""

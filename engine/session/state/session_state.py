@@ -48,7 +48,7 @@ class SessionState(SessionData):
                 listeners[kind](one)
 
     def _unfit(self, recorded: Recorded, error: Exception) -> Exception:
-        # Imported here because the session package builds on this module and only errors need it.
+        # Import the class here, because its package imports this module.
         from engine.session.store.errors import SessionDamaged
 
         return SessionDamaged(

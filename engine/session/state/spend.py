@@ -54,7 +54,7 @@ class Spend(Struct):
 
     @property
     def tokens(self) -> int:
-        """Confirmed billed tokens."""
+        """Tokens that providers billed."""
         return self.usage.total
 
     @property

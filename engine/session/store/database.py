@@ -1,9 +1,9 @@
 """A session's SQLite file: the schema, its versions, and the three kinds of connections (engine, command, reader).
 
-In addition to SQLite's locking, every writer takes a *turn* (``flock`` on ``write.lock``). The engine takes a turn for
-each group commit with its checkpoint; a monitor takes a turn for its one-row insert. SQLite 3.7.0 to 3.51.2 can,
+In addition to SQLite's locking, every writer holds a write lock (``flock`` on ``write.lock``). The engine holds the
+lock for each group commit with its checkpoint; a monitor holds it for its one-row insert. SQLite 3.7.0 to 3.51.2 can,
 rarely, damage a database if one connection resets the log while another connection checkpoints
-(https://sqlite.org/wal.html). Turns prevent this overlap, and only the engine checkpoints while it runs.
+(https://sqlite.org/wal.html). The write lock prevents this overlap, and only the engine checkpoints while it runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MIGRATIONS: tuple[str, ...] = (
     "",  # missing answers of proposers
     "",  # best kernels at other sizes
     "",  # limits per model and per problem
-    "",  # waits for devices that other processes hold
+    "",  # waits for devices that other processes occupy
     # Problems that no proposer supports, repeated sources, and heartbeats by the engine's own clock.
     "ALTER TABLE heartbeat ADD COLUMN engine_time REAL;",
     "",  # turns: problems that are searched one at a time
@@ -211,11 +211,11 @@ def must_be_files(paths: SessionPaths) -> None:
     beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
     for file in (paths.database, paths.packed, *beside, paths.lock, paths.turn, paths.config, paths.log):
         try:
-            mode = file.stat().st_mode  # One call, because SQLite creates and deletes files concurrently.
+            mode = file.stat().st_mode  # Call stat only once, because SQLite creates and deletes files.
         except OSError:
             continue
-        # SQLite opens a directory as a database and fails only at the first read. In place of the other files, a
-        # directory fails at once.
+        # SQLite opens a directory as a database and fails only at the first read. If another file is a directory,
+        # opening it fails at once.
         if not stat.S_ISREG(mode) and (file in (paths.database, paths.packed) or not stat.S_ISDIR(mode)):
             raise not_a_session(file, "this is not a regular file, so it belongs to no kernel-tui session")
 

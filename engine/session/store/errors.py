@@ -20,7 +20,7 @@ class SessionError(Exception):
     """Base class for errors about session files. The exception's text is the full message; ``exit_code`` is the
     process's exit status.
 
-    ``brief`` is the message without the session's path, for narrow places.
+    ``brief`` is the message without the session's path, for narrow screens.
     """
 
     exit_code: ExitCode = ExitCode.FAILURE
@@ -137,7 +137,7 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
                 f"{path}: SQLite cannot open the database ({error}). Check the permissions of its directory.", path
             )
         case sqlite3.SQLITE_IOERR:
-            # SQLite maps and grows some files, but does not report why that failed.
+            # SQLite does not report why it could not map or grow a file, so check for a full disk.
             if _free_bytes(path) < _FULL_BELOW_BYTES:
                 return _full(path, name or str(error))
             return StorageError(
@@ -155,7 +155,7 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
             return not_a_session(path, "the file is truncated, or is not an SQLite database")
         case sqlite3.SQLITE_CORRUPT:
             return _damaged(path, str(error))
-    if "decode to UTF-8" in str(error):  # Python's message quotes the whole text.
+    if "decode to UTF-8" in str(error):  # Python's own message would quote the whole text.
         return _damaged(path, "it contains text that is not UTF-8")
     return SessionError(f"{path}: {error}.", path)
 

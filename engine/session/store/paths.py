@@ -25,7 +25,7 @@ class SessionPaths(Struct, frozen=True):
     @classmethod
     def at(cls, directory: Path) -> SessionPaths:
         absolute = directory.absolute()
-        # realpath() also replaces symbolic links, whose names users know, so only a path with ".." goes through it.
+        # realpath() also replaces symbolic links, whose names users know, so call it only for a path with "..".
         return cls(Path(os.path.realpath(absolute)) if ".." in absolute.parts else absolute)
 
     @property

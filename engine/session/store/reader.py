@@ -33,8 +33,8 @@ STARTING = "starting"
 
 class Heartbeat(Struct, frozen=True):
     """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
-    clock, which also sets the times of events (0 in older files), or, while the note is ``STARTING``, the last moment
-    of the earlier engine.
+    clock, which also sets the times of events; 0 in older files. While the note is ``STARTING``, ``engine_time`` is the
+    last moment of the earlier engine.
     """
 
     time: float
@@ -45,7 +45,7 @@ class Heartbeat(Struct, frozen=True):
     @property
     def clock_offset_s(self) -> float:
         """Seconds by which the system clock is ahead of the engine's clock, which stops while the machine sleeps; 0 if
-        unknown. A whole number, so that it rarely changes between heartbeats.
+        unknown. The number is whole, so that it rarely changes between heartbeats.
         """
         is_known = self.engine_time > 0.0 and self.note != STARTING
         return float(round(self.time - self.engine_time)) if is_known else 0.0
@@ -157,7 +157,7 @@ class SessionReader:
 
     def heartbeat(self) -> Heartbeat | None:
         """Return the engine's last heartbeat, or None before the first."""
-        rows = self._rows("SELECT * FROM heartbeat")  # an older file has no last column
+        rows = self._rows("SELECT * FROM heartbeat")  # Older files lack the last column.
         if not rows:
             return None
         _, time, pid, note, *engine_time = rows[0]
@@ -242,5 +242,5 @@ def _sent(id: int, time: float, author: str, json: str) -> SentRequest:
             time,
             author,
             None,
-            f"this engine does not know the request ({error}); update kernel-tui and resume the search",
+            f"this engine does not support the request ({error}); update kernel-tui and resume the search",
         )

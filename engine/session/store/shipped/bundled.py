@@ -61,7 +61,7 @@ def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{paths.name}-", dir=root))
         try:
-            copied = draft / paths.name  # One level deeper than sessions, so that no command lists it.
+            copied = draft / paths.name  # No command lists sessions at this depth.
             shutil.copytree(paths.directory, copied, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
             finish_copy(copied)
             return SessionPaths(_move(copied, root))

@@ -21,7 +21,7 @@ from engine.session.store.shipped.bundled import finish_copy
 from engine.session.store.shipped.packed import pack
 
 COPIED = "copied while the search was running; to continue, resume the session"
-"""Message of the stop that ends the copy of a running session."""
+"""Message of the ``engine_stopped`` event that ends the copy of a running session."""
 _COPIED = ("config.toml", "profiles")
 """Files and directories that a copy contains besides the database. Other files belong to the recording machine (such as
 logs and a cluster's private keys) or repeat the database.
@@ -32,7 +32,7 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     """Write a packed copy of a session to the directory ``target``. Every command reads the copy like the original.
 
     The copy appears only when it is complete. The session's engine may be running; the copy then ends at the last
-    commit, with a stop that says so.
+    commit, with an ``engine_stopped`` event that says so.
 
     Args:
         target: Must not exist.
