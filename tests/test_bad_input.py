@@ -135,7 +135,7 @@ def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui
     config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
     result = kernel_tui("config.toml")
     assert result.returncode == ExitCode.STORAGE
-    assert "Error: /proc/nowhere: this file system cannot hold directories; set another" in result.stderr
+    assert "Error: /proc/nowhere: this file system does not support directories; set another" in result.stderr
 
 
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:

@@ -1,7 +1,7 @@
 """Certificates of a cluster: create them, check them, and pass them to Dask.
 
 A cluster trusts one certificate authority (CA). Scheduler, workers and engines each present a certificate from this CA,
-and each side checks the other's. The directory holds ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
+and each side checks the other's. The directory contains ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
 """
 
 from __future__ import annotations

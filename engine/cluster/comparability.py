@@ -55,7 +55,7 @@ class Comparability:
             have = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'}"
             lines.append(
                 f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'no such version'}. "
-                "Its compilers may produce different machine code, so its verdicts carry a remark, and other hosts "
+                "Its compilers may produce different machine code, so its verdicts include a remark, and other hosts "
                 "run the runoffs. For equal builds, install the same versions on it"
             )
         return lines
@@ -112,8 +112,8 @@ class Comparability:
                 self._told_slow.add(device_id)
                 lines.append(
                     f"{_host(device_id)} is slow: it takes {ratio:.1f} times as long for {problem}'s reference as "
-                    f"{_host(fastest)}. Its speedups carry ~, and other hosts run the runoffs. Check it for other "
-                    "programs, processor limits (cgroups) and a throttled device"
+                    f"{_host(fastest)}. Tables mark its speedups with ~, and other hosts run the runoffs. Check "
+                    "it for other programs, processor limits (cgroups) and a throttled device"
                 )
         return lines
 

@@ -68,7 +68,7 @@ class Doubted(DeviceLost):
 
 
 class _Attempt:
-    """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
+    """A task in flight. ``answer``: its final report. ``task``: the Dask future, which has no result.
 
     ``ran_s``: seconds of work on the task, not counting waits for the device. ``idle_s``: seconds during which the
     worker ran nothing. ``ended_s``: seconds since Dask ended the task.
@@ -574,7 +574,7 @@ class ClusterEvaluator:
                 raise
             leave_line(line, waiting)
             device.sent.append(code)
-            self._changed.notify_all()  # Another kernel may now follow this one.
+            self._changed.notify_all()  # A second kernel may now wait behind this kernel.
             return device
 
     def _has_room(self, device: Device, problem: str, code: str) -> bool:

@@ -63,7 +63,7 @@ class SshHosts:
     """The scheduler and the SSH connections of one session.
 
     - ``directory``: for certificates; it need not exist
-    - ``say``: called when the scheduler or a host's worker ends, with the reason; no line is repeated
+    - ``say``: called with the reason when the scheduler or a host's worker ends, once per reason
     """
 
     def __init__(self, cluster: ClusterConfig, directory: Path, say: Callable[[str], None]) -> None:

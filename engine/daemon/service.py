@@ -254,7 +254,7 @@ async def _beat(
     while writer.failure is None:
         if state.starts > starts:
             writer.heartbeat("stopping" if signals else "running")
-        else:  # If this engine dies now, the next engine still needs the last moment of the earlier engine.
+        else:  # If this engine dies now, the next engine must know when the earlier engine died.
             writer.heartbeat(STARTING, state.heard_at)
         writer.sample(readings.read())
         guard.ensure()

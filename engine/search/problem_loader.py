@@ -53,7 +53,7 @@ class Opening:
         self.done = False
 
     async def opened(self) -> AsyncIterator[str]:
-        """Yield each problem's id when the problem is open. If a problem does not open, record the reason."""
+        """Yield each problem's id when the problem is open. If the judge cannot open a problem, record the reason."""
         inspection: asyncio.Future[list[ProblemSpec | ProblemFailure]] | None = None
         try:
             files = await self._files()

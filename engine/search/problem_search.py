@@ -70,7 +70,7 @@ class ProblemSearch:
         self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
         self._done: set[tuple[str, ...]] = set()
         self._requested: dict[tuple[str, ...], int] = {}
-        """Number of ideas that each request for ideas asks for, by the key of its job."""
+        """Number of ideas in each request for ideas, by the key of the request's job."""
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
         self._failed_in_runoff: set[tuple[int, str]] = set()

@@ -94,7 +94,7 @@ class EvaluationQueue:
         return cancelled
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Cancel running evaluations, start no others, and return the tasks."""
+        """Cancel running evaluations, start no new evaluations, and return the canceled tasks."""
         self.hold()
         return self.cancel(list(self._running))
 

@@ -99,7 +99,7 @@ def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
 def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
     """Read the correct, unpruned kernels of all matching sessions.
 
-    Within each problem and device, the sessions' best kernels come first, then the others by time. ``without`` lists
+    Within each problem and device, the sessions' best kernels come first, then other kernels by time. ``without`` lists
     session directories to skip. Skip and report unreadable sessions.
     """
     kernels: list[SavedKernel] = []
@@ -122,8 +122,8 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
         except SessionError as error:
             unread.append(str(error))
             damaged += 1
-    # Runoffs chose the best kernels, so these come first. The order of the others is by time, because a speedup also
-    # depends on the machine's state while the reference ran.
+    # Runoffs chose the best kernels, so these come first. Sort other kernels by time, because a speedup also depends on
+    # the machine's state while the reference ran.
     kernels.sort(key=lambda one: (one.problem, one.key, one.device, not one.best, one.ms))
     return Library(tuple(kernels), len(directories) - damaged, tuple(unread), tuple(ideas))
 

@@ -68,7 +68,7 @@ class Sender:
             count = min(BATCH, len(self._waiting))
             self._run.log_metrics([point for _, point in self._waiting[:count]])
             sent, self._waiting = self._waiting[:count], self._waiting[count:]
-            # An event's metrics may fall into two batches. Send the event again if the rest does not arrive.
+            # An event's metrics may be in two batches. Unless both arrive, the next sender sends the event again.
             last = sent[-1][0]
             self._outbox.seq = last if not self._waiting or self._waiting[0][0] != last else last - 1
             self._save()

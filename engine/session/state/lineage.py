@@ -13,7 +13,7 @@ def out_of_order(state: SessionData, node: str, above: Above, known: Above | Non
     under existing nodes.
 
     Raises:
-        ValueError: The node would close a loop, or already has another place (``known``).
+        ValueError: The node would close a loop, or already exists elsewhere (``known``).
     """
     if known is not None and known != above:
         raise ValueError(f"{node} already exists under another parent")

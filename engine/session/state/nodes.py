@@ -203,7 +203,7 @@ class ProblemState(Struct):
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
     """Why no proposer in the config can write a kernel for the problem, which then stays open for seeded kernels. None
-    means that a proposer can.
+    means that a proposer can write one.
     """
     remedies: tuple[str, ...] = ()
     """Remedies for ``cannot_write``: sentences that say what a person can do."""

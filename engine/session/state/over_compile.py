@@ -29,5 +29,5 @@ def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None
 
 
 def share_of_eager(compiled: Baseline, ms: float) -> float | None:
-    """Return ``torch.compile``'s time ``ms`` / eager's time right after it, or None if the latter is unknown."""
+    """Return ``torch.compile``'s time ``ms`` / eager's time right after it, or None if eager's time is unknown."""
     return ms / compiled.eager_ms if compiled.eager_ms else None

@@ -226,7 +226,7 @@ class SessionData(Struct):
 
     def is_left_over(self, variant: VariantState) -> bool:
         """Return whether the search or the problem's turn ended before the judge evaluated the kernel. Only more rounds
-        or another turn give this kernel a verdict.
+        or another turn can give this kernel a verdict.
         """
         if variant.id not in self.flight or (problem := self.problems.get(variant.problem)) is None:
             return False
@@ -255,7 +255,7 @@ class SessionData(Struct):
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
         If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Return
         ``RoundState.best`` if there is no such kernel, or if the best kernel at the round's end no longer qualifies
-        (:meth:`_best_at_end`). For an open round, the round's end is now.
+        (:meth:`_best_at_end`). An open round counts as ending now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -323,7 +323,7 @@ def round_of(state: SessionData, problem: str, number: int) -> RoundState | None
     found = state.problems.get(problem)
     if found is None:
         return None
-    for round_ in reversed(found.rounds):  # A generator would take twice as long, and each kernel needs three calls.
+    for round_ in reversed(found.rounds):  # A generator would take twice as long, and each kernel causes three calls.
         if round_.number == number:
             return round_
     return None

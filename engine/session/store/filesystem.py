@@ -67,7 +67,8 @@ def make_root(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:  # The file system does not support directories, as in /proc.
         raise StorageError(
-            f"{root}: this file system cannot hold directories; set another directory for sessions in the config", root
+            f"{root}: this file system does not support directories; set another directory for sessions in the config",
+            root,
         ) from error
     except OSError as error:
         raise of_os(error, root) from error

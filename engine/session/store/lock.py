@@ -1,8 +1,8 @@
 """The lock that shows which engine is running a session. Only the lock decides whether an engine is running; the text
 in the lock file is for people.
 
-The engine rewrites this file of fixed size in place. Therefore it can record why it stopped even if the disk is too
-full for an event.
+The lock file has a fixed size, and the engine rewrites it in place. The engine can therefore record why it stopped even
+if the disk is too full for an event.
 """
 
 from __future__ import annotations

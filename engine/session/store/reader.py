@@ -34,7 +34,7 @@ STARTING = "starting"
 class Heartbeat(Struct, frozen=True):
     """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
     clock, which also sets the times of events; 0 in older files. While the note is ``STARTING``, ``engine_time`` is the
-    last moment of the earlier engine.
+    time of the earlier engine's last event or heartbeat.
     """
 
     time: float

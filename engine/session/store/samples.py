@@ -22,7 +22,7 @@ class Sample(Struct, frozen=True):
 
 
 def thin(connection: sqlite3.Connection, now: float) -> None:
-    """Delete readings that are closer together than their age allows. The deletion belongs to the caller's transaction.
+    """Delete readings that are closer together than their age allows. The caller must commit the deletion.
 
     Readings in a step stay unchanged until the whole step is older than ``age``.
     """

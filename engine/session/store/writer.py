@@ -93,7 +93,7 @@ class EventWriter:
     """Append events, blobs, samples and the heartbeat. Only the process that holds the engine lock may create a
     writer.
 
-    Events carry the engine's monotonic time; heartbeats also carry the system clock's time. All methods are
+    Events contain the engine's monotonic time; heartbeats also contain the system clock's time. All methods are
     thread-safe. The writer's thread calls ``on_trouble`` with a message once per outage, and ``on_relief`` when the
     outage is over.
 
@@ -188,7 +188,8 @@ class EventWriter:
     def heartbeat(self, note: str = "", engine_time: float | None = None) -> None:
         """Record that the engine is alive, with its state in ``note``. The file keeps only the latest heartbeat.
 
-        Until an engine has recorded its start, it passes the earlier engine's last moment as ``engine_time``.
+        Until an engine has recorded its start, it passes the time of the earlier engine's last event or heartbeat as
+        ``engine_time``.
         """
         moment = clock.now() if engine_time is None else engine_time
         with self._condition:
