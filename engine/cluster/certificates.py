@@ -58,7 +58,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
         package is missing.
     """
     x509, hashes, ec, serialization = _cryptography()
-    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Clocks of hosts differ slightly.
+    now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Hosts' clocks may differ by minutes.
     certificates: dict[Path, Any] = {}
     keys: dict[Path, Any] = {}
     authority, authority_key = _usable_ca(directory, now + datetime.timedelta(days=days))

@@ -40,6 +40,6 @@ def apply() -> None:
             "distributed.admin.system-monitor.gil.enabled": False,
         }
     )
-    # Dask prints tracebacks for every lost connection. We report these ourselves, in one line.
+    # Dask prints tracebacks for every lost connection. The engine and the worker report a lost connection in one line.
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

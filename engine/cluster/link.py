@@ -117,7 +117,7 @@ class Link:
             client = Client(
                 self._address,
                 security=self._security,
-                asynchronous=True,  # Everything runs in the engine's own event loop.
+                asynchronous=True,  # The client runs in the engine's own event loop.
                 set_as_default=False,
                 timeout=dask_settings.DEAD_S,
                 name="kernel-tui",

@@ -114,7 +114,10 @@ def _refuse(problem: ProblemSpec) -> None:
     if problem.c_refusal is not None:
         raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
     if len(problem.outputs) != 1:
-        raise ExportError(f"{problem.id} returns {len(problem.outputs)} tensors, but KernelBench compares exactly one")
+        raise ExportError(
+            f"{problem.id} returns {len(problem.outputs)} tensors, but KernelBench compares exactly one; export the "
+            "kernel with --package NAME instead"
+        )
 
 
 def _free_name(source: str) -> str:
@@ -166,7 +169,7 @@ def _wrapper(problem: ProblemSpec, language: Language, source: str) -> str:
     if language == "cu":
         body.append("C10_CUDA_CHECK(cudaGetLastError());")
     body.append("return out;")
-    # These headers suffice. They compile in a third of the time that torch/extension.h takes.
+    # These headers suffice, and compile in a third of the time that torch/extension.h takes.
     includes = ["ATen/core/Tensor.h", "ATen/ops/empty.h", "torch/csrc/Exceptions.h", "torch/csrc/utils/pybind.h"]
     if language == "cu":
         includes += ["c10/cuda/CUDAException.h", "c10/cuda/CUDAStream.h", "cuda_bf16.h", "cuda_fp16.h"]

@@ -636,7 +636,7 @@ class Search:
             for problem in self._problems.values():
                 problem.wake()
         elif self.context.ending == "budget" and not self._is_draining and left > (0 if self._is_raised else LAST_S):
-            # A person raised the budget, or deferred work took less time.
+            # A person raised the budget, or deferred work took less time than reserved.
             self.context.ending, self._owed.drained_at = None, None
             for name in self._problems:
                 self._enqueue_waiting(name)

@@ -318,7 +318,7 @@ class Owed:
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
         """Return whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
-        cluster, whose hosts may differ in speed, and if the judge has timed eager beside ``torch.compile``.
+        cluster, whose hosts may differ in speed, and if the judge has timed eager right after ``torch.compile``.
         """
         baselines = self._context.state.problems[problem].baselines
         if verdict.host or ((compiled := baselines.get("compile")) is not None and compiled.eager_ms is not None):

@@ -150,7 +150,7 @@ class Turns:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
         self._done: dict[str, int | None] = {}
-        """Map from each problem that had no further round to the limit on rounds at that time."""
+        """For each problem without a further round: the limit on rounds at that time."""
         self.searching = False
         """Whether the rounds of an open problem are running."""
 

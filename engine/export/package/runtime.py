@@ -27,7 +27,8 @@ launches the kernel.
 """
 try:
     _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-    # The dispatch keys of plain tensors. Other keys belong to subclasses, modes and tracers, which need the dispatcher.
+    # Plain tensors have these dispatch keys. Other keys belong to subclasses, modes and tracers, which need the
+    # dispatcher.
     _PLAIN_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
     _any_requires_grad = torch._C._any_requires_grad
     _without_autograd = torch._C._AutoDispatchBelowAutograd

@@ -251,7 +251,7 @@ def _forward(problem: ProblemSpec) -> ast.FunctionDef:
                     "to export the kernel, make it a plain argument"
                 )
             return node
-    raise ExportError(f"{problem.path}: this file contains no class Model with a forward method")
+    raise ExportError(f"{problem.path}: this file contains no class Model with a forward method; add one to the file")
 
 
 def _constants(problem: ProblemSpec, forward: ast.FunctionDef) -> dict[str, int | float | bool]:

@@ -152,7 +152,7 @@ class Questions:
         recorded = [self._state.variants[one].data.get(CALL) for one in idea.variants]
         if call is not None and call in (*recorded, *(one.call for one in idea.repeats)):
             return None
-        if draft.unusable:  # Two replies may begin with the same text.
+        if draft.unusable:  # Two unusable replies may begin with the same text.
             variant, digest = self._context.ids.variant(), self._context.journal.put_blob(draft.source)
         else:
             variant, digest, is_new = self._context.sources.claim(self._id, draft.source, self._context.ids.variant)

@@ -16,7 +16,7 @@ def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None
     """Return a correct kernel's speedup over ``torch.compile``, or None if the judge has not timed ``torch.compile``.
 
     On a CPU, this is the speedup over eager, divided by the speedup of ``torch.compile`` over eager. On a GPU, and in
-    sessions without eager's time beside ``torch.compile``, this is ``torch.compile``'s time / the kernel's time.
+    sessions that did not time eager after ``torch.compile``, this is ``torch.compile``'s time / the kernel's time.
     """
     compiled = problem.baselines.get("compile")
     if verdict is None or not verdict.correct or compiled is None or compiled.timing is None:

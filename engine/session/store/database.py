@@ -154,7 +154,7 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
     database = paths.database
     _must_exist(paths)
     if not database.exists():
-        with contextlib.suppress(FileNotFoundError):  # An engine has just unpacked the session.
+        with contextlib.suppress(FileNotFoundError):  # An engine may have just unpacked the session.
             return _opened_packed(paths)
     try:
         return _opened(database, "mode=ro"), None
@@ -225,7 +225,7 @@ def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
     if not paths.database.exists():
         with write_lock(paths):
             unpack_in_place(paths)
-    # Check first, because SQLite opens a read-only file without an error and fails only at the first write.
+    # Check permissions first, because SQLite opens a read-only file without an error and fails only at the first write.
     for place in (paths.directory, paths.database):
         if not os.access(place, os.W_OK):
             raise of_os(PermissionError(errno.EACCES, ""), place)

@@ -144,7 +144,7 @@ class EventWriter:
             return []
         rows[-1].together = False
         for row in rows:
-            row.future.set_running_or_notify_cancel()  # The event is written even if its caller stops waiting.
+            row.future.set_running_or_notify_cancel()  # The writer writes the event even if its caller is canceled.
         with self._condition:
             if (refusal := self._refusal()) is not None:
                 for row in rows:
@@ -297,7 +297,7 @@ class EventWriter:
                     last = self._insert(
                         "INSERT INTO event (time, kind, json) VALUES", [(row.time, row.kind, row.json) for row in some]
                     )
-                    # Only this thread inserts, so the numbers of one statement are consecutive.
+                    # Only this thread inserts rows, so one statement's rows have consecutive numbers.
                     first = last - len(some) + 1
                     recorded += [Recorded(first + place, row.time, row.event) for place, row in enumerate(some)]
                 if batch.heartbeat is not None:
