@@ -205,7 +205,7 @@ def test_a_headless_search_asks_nothing(kernel_tui_in_terminal: Open, tmp_path: 
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     used = "1.8 of 2 min; the rest is too short for another kernel"
-    told = f"demo: time budget used up ({used}). Continue with: kernel-tui resume demo --minutes 3"
+    told = f"demo: time budget used up ({used}). Continue with: kernel-tui resume demo --minutes 4"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
@@ -213,13 +213,15 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     assert shown.startswith(told.replace("demo: ", "demo: 1:50 search time, 0 verdicts; ", 1))
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
+    screen = kernel_tui("attach", "demo", "--once", "--read-only").stdout
+    assert "Budget used up. Resume: kernel-tui resume demo --minutes 4 " in screen
 
 
 def test_more_rounds_do_not_continue_a_search_whose_minutes_are_spent(kernel_tui: KernelTui, tmp_path: Path) -> None:
     paths = spent_session(tmp_path)
     refused = kernel_tui("resume", "demo", "--rounds", "4", "--headless")
     assert refused.returncode == ExitCode.USAGE and "demo: time budget used up (1.8 of 2 min" in refused.stderr
-    assert refused.stderr.endswith("Continue with: kernel-tui resume demo --rounds 4 --minutes 3\n")
+    assert refused.stderr.endswith("Continue with: kernel-tui resume demo --rounds 4 --minutes 4\n")
     with SessionReader(paths) as reader:
         assert not reader.commands(), "no request waits for the next engine"
 
@@ -228,7 +230,7 @@ def test_a_finished_search_whose_minutes_are_over_needs_both_limits(kernel_tui: 
     paths = spent_session(tmp_path, reason="finished", seconds=130)
     refused = kernel_tui("resume", "demo", "--headless")
     assert refused.returncode == ExitCode.USAGE
-    assert refused.stderr.endswith("Add rounds with: kernel-tui resume demo --rounds N --minutes 3\n")
+    assert refused.stderr.endswith("Add rounds with: kernel-tui resume demo --rounds N --minutes 4\n")
     with SessionReader(paths) as reader:
         assert not reader.commands()
 
@@ -238,7 +240,7 @@ def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: Kernel
     raised = kernel_tui("budget", "demo", "--minutes", "6", "--tokens", "2000000")
     assert raised.returncode == ExitCode.FAILURE
     assert raised.stderr.endswith("kernel-tui resume demo --minutes 6 --tokens 2000000\n")
-    assert kernel_tui("pause", "demo").stderr.endswith("resume demo --minutes 3\n")
+    assert kernel_tui("pause", "demo").stderr.endswith("resume demo --minutes 4\n")
 
 
 @pytest.mark.parametrize("minutes", ["1.5", "2"])
@@ -247,7 +249,7 @@ def test_a_limit_that_leaves_no_time_is_refused_before_an_engine_starts(
 ) -> None:
     paths = spent_session(tmp_path)
     told = f"--minutes {minutes} is too low, because the search has used 1.8 min"
-    enough = "kernel-tui resume demo --minutes 3\n"
+    enough = "kernel-tui resume demo --minutes 4\n"
     for words in (("resume", "demo"), ("config.toml", "--resume")):
         refused = kernel_tui(*words, "--minutes", minutes, "--headless")
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr and refused.stderr.endswith(enough)

@@ -39,6 +39,12 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> 
     return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # Work in flight may have overrun the limit.
 
 
+def suggested_minutes(needed: float, config_minutes: float) -> float:
+    """Return the time limit to suggest for a resume: about ``config_minutes`` above ``needed``."""
+    limit = needed + config_minutes
+    return float(round(limit)) if config_minutes >= 1 else math.ceil(round(limit * 10, 6)) / 10
+
+
 def more_minutes(model: Model) -> float | None:
     """Return the time limit that a resume must exceed, or None if a resume needs no new limit."""
     engine = model.state.engine
@@ -70,7 +76,8 @@ def resume_command(model: Model) -> str:
     command = f"{program()} resume {model.source.argument}"
     rounds = " --rounds N" if model.state.finished else ""
     if (needed := more_minutes(model)) is not None:
-        return f"{command}{rounds} {_more(needed)}"
+        more = suggested_minutes(needed, model.source.limits.minutes or model.minutes or needed)
+        return f"{command}{rounds} {_option('minutes', more)}"
     if rounds:
         return f"{command}{rounds}"
     if engine is None or engine.stopped != "budget":
@@ -82,7 +89,7 @@ def option_to_resume(paths: SessionPaths, state: SessionState) -> str:
     """Return the options that the session needs to resume, such as ``--rounds N``, or "" if it needs none."""
     rounds = ["--rounds N"] if state.finished else []
     if (spent := minutes_spent(paths, state)) is not None:
-        return " ".join([*rounds, _more(spent.needed)])
+        return " ".join([*rounds, _option("minutes", spent.suggested)])
     if rounds:
         return rounds[0]
     if state.engine is None or state.engine.stopped != "budget":
@@ -91,11 +98,16 @@ def option_to_resume(paths: SessionPaths, state: SessionState) -> str:
 
 
 class Spent(NamedTuple):
-    """A used-up time limit in minutes, the value that a new limit must exceed, and the search time in seconds."""
+    """A used-up time limit in minutes.
+
+    ``needed``: the value that a new limit must exceed. ``search_s``: the search time in seconds. ``suggested``: the
+    new limit to suggest.
+    """
 
     minutes: float
     needed: float
     search_s: float
+    suggested: float
 
 
 def minutes_spent(paths: SessionPaths, state: SessionState) -> Spent | None:
@@ -106,7 +118,11 @@ def minutes_spent(paths: SessionPaths, state: SessionState) -> Spent | None:
     by_time = state.engine is not None and state.engine.stopped_by_time
     search_s = elapsed_s(state, state.last_moment(state.heard_at))
     needed = minutes_needed(found[0], search_s, by_time=by_time)
-    return Spent(found[0], needed, search_s) if needed is not None else None
+    return _spent(paths, found[0], needed, search_s) if needed is not None else None
+
+
+def _spent(paths: SessionPaths, minutes: float, needed: float, search_s: float) -> Spent:
+    return Spent(minutes, needed, search_s, suggested_minutes(needed, limits_of(paths).minutes or minutes))
 
 
 def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget) -> str | None:
@@ -117,7 +133,7 @@ def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget
             continue
         return (
             f"{_option(name, limit)} is too low, because the search has {found.usage}. "
-            f"Continue with: {program()} resume {argument_of(paths)} {_more(found.needed, name)}"
+            f"Continue with: {program()} resume {argument_of(paths)} {_option(name, found.enough)}"
         )
     if limits.minutes is None and (spent := minutes_spent(paths, state)) is not None:
         others = [_option(name, value) for name in _USED_UP if (value := getattr(limits, name)) is not None]
@@ -126,10 +142,10 @@ def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget
 
 
 class _UsedUp(NamedTuple):
-    """What the search has used, in words, and the value that a new limit must exceed."""
+    """What the search has used, in words, and a limit that leaves work."""
 
     usage: str
-    needed: float
+    enough: float
 
 
 def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -> _UsedUp | None:
@@ -138,7 +154,7 @@ def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -
     needed = spent.needed if spent is not None else math.ceil(used_s / 6) / 10
     if minutes > needed or (spent is None and minutes * 60 > used_s):
         return None
-    return _UsedUp(f"used {used_s / 60:.1f} min", needed)
+    return _UsedUp(f"used {used_s / 60:.1f} min", spent.suggested if spent is not None else _above(needed))
 
 
 def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> _UsedUp | None:
@@ -150,7 +166,7 @@ def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> 
     done = min((max(numbers, default=0) for numbers in finished), default=0)
     if rounds > done or (rounds == done and not state.finished):
         return None
-    return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", done)
+    return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", _above(done))
 
 
 def _too_few_dollars(paths: SessionPaths, state: SessionState, dollars: float) -> _UsedUp | None:
@@ -160,19 +176,20 @@ def _too_few_dollars(paths: SessionPaths, state: SessionState, dollars: float) -
     used = most if most is not None else confirmed  # If a price is unknown, only the confirmed dollars count.
     if dollars > used:
         return None
-    return _UsedUp(f"used {money(used)}{_unconfirmed(used > confirmed)}", math.ceil(round(used * 100, 6)) / 100)
+    cents = math.ceil(round(used * 100, 6))
+    return _UsedUp(f"used {money(used)}{_unconfirmed(used > confirmed)}", _above(cents / 100))
 
 
 def _too_few_tokens(paths: SessionPaths, state: SessionState, tokens: float) -> _UsedUp | None:
     used = state.spending.committed.tokens
     if tokens > used:
         return None
-    return _UsedUp(f"used {used:,} tokens{_unconfirmed(used > state.spending.total.tokens)}", used)
+    return _UsedUp(f"used {used:,} tokens{_unconfirmed(used > state.spending.total.tokens)}", _above(used))
 
 
 def _too_few_calls(paths: SessionPaths, state: SessionState, calls: float) -> _UsedUp | None:
     used = state.spending.total.calls
-    return _UsedUp(f"made {used:,} call{'' if used == 1 else 's'}", used) if calls <= used else None
+    return _UsedUp(f"made {used:,} call{'' if used == 1 else 's'}", _above(used)) if calls <= used else None
 
 
 def _unconfirmed(partly: bool) -> str:
@@ -215,14 +232,14 @@ def _spendable(limits: Limits) -> str:
 
 
 def _option(name: str, limit: float) -> str:
-    return f"--{name} {limit:g}" if isinstance(limit, float) else f"--{name} {limit}"
+    return f"--{name} {limit:.10g}" if isinstance(limit, float) else f"--{name} {limit}"
 
 
-def _more(needed: float, name: str = "minutes") -> str:
-    """Return the option with a rounded limit above ``needed``, so that the user can paste the command."""
-    whole = math.floor(needed)
-    step = 10 ** max(0, len(str(whole)) - 2)
-    return f"--{name} {(whole // step + 1) * step}"
+def _above(used: float) -> int:
+    """Return a rounded limit above ``used``."""
+    whole = math.floor(used)
+    step: int = 10 ** max(0, len(str(whole)) - 2)
+    return (whole // step + 1) * step
 
 
 def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:
@@ -245,7 +262,8 @@ def minutes_are_spent(spent: Spent) -> str:
 
 def spent_in_words(spent: Spent, argument: str) -> str:
     """Say that the time budget is used up, and how to continue. ``argument`` names the session on the command line."""
-    return f"{minutes_are_spent(spent)}. Continue with: {program()} resume {argument} {_more(spent.needed)}"
+    more = _option("minutes", spent.suggested)
+    return f"{minutes_are_spent(spent)}. Continue with: {program()} resume {argument} {more}"
 
 
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
@@ -259,5 +277,5 @@ def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s
     needed = minutes_needed(minutes, search_s, by_time=by_time)
     if minutes is None or needed is None:
         return said
-    spent = spent_in_words(Spent(minutes, needed, search_s), argument_of(paths))
+    spent = spent_in_words(_spent(paths, minutes, needed, search_s), argument_of(paths))
     return spent if by_time else f"{said.partition(';')[0]}; {spent}"

@@ -330,7 +330,7 @@ def _resumed(
     if (reason := _nothing_left(paths, state)) is not None:
         spent = minutes_spent(paths, state)
         if asks and spent is not None and not changed and limits is None:
-            return _with_more_minutes(paths, spent, config.budget.minutes or spent.minutes) or ""
+            return _with_more_minutes(paths, spent) or ""
         return reason
     if choice == "resume":
         if changed:
@@ -383,12 +383,11 @@ def _changes(config: Config, paths: SessionPaths) -> str:
         return "another version of kernel-tui wrote the session"
 
 
-def _with_more_minutes(paths: SessionPaths, spent: Spent, more: float) -> Beginning | None:
-    """Ask whether to resume a session that has used up its minutes. The new limit adds about ``more`` minutes."""
+def _with_more_minutes(paths: SessionPaths, spent: Spent) -> Beginning | None:
+    """Ask whether to resume a session that has used up its minutes, with the limit that all messages suggest."""
     echo(f"{paths.name}: {minutes_are_spent(spent)}.", err=True)
-    limit = float(round(spent.needed + more)) if more >= 1 else round(spent.needed + more, 1)
-    wanted = _prefers_earlier(f"Continue with a limit of {limit:g} min?", "continues")
-    return _again(paths, ChangeBudget(minutes=limit)) if wanted else None
+    wanted = _prefers_earlier(f"Continue with a limit of {spent.suggested:g} min?", "continues")
+    return _again(paths, ChangeBudget(minutes=spent.suggested)) if wanted else None
 
 
 def _state_of(paths: SessionPaths) -> SessionState:
