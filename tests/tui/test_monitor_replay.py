@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from textual.widgets import OptionList
 
 from benchmarks.synthetic_session import Shape, write_session
 from engine.session.store import SessionPaths
+from tests.commandline import ROOT
 from tests.patience import TRIES
 from tui.monitor.replay import Clock, ReplayApp, ReplaySource, shorten_gaps
 from tui.monitor.screens.picker import PickerApp
@@ -164,3 +166,14 @@ async def test_the_picker_lists_sessions_and_returns_the_chosen_one(tmp_path: Pa
         assert text.index("new") < text.index("old") < text.index("unreadable")
         await pilot.press("j", "enter")
     assert app.return_value == tmp_path / "old"
+
+
+async def test_the_picker_calls_bundled_sessions_examples() -> None:
+    app = PickerApp(ROOT / "sessions", settings=QUIET)
+    async with app.run_test(size=(120, 30)) as pilot:
+        for _ in range(TRIES):
+            if app.query_one("#sessions", OptionList).option_count > 1:
+                break
+            await pilot.pause(0.05)
+        shown = {line.split()[1]: line.split()[0] for line in screen_text(app).splitlines() if " verdicts" in line}
+    assert shown["by-hand"] == shown["headline-h200"] == shown["kernelbench-level1"] == "example"

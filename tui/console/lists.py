@@ -16,7 +16,7 @@ from engine.config.tolerance import shared_caption, short_caption
 from engine.problem.catalog import ProblemRow
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.records.speedup_text import MARK
-from engine.session.store import SessionPaths, SessionSummary, is_bundled
+from engine.session.store import SessionSummary
 from tui.console.clean_console import PIPE_WIDTH, print_prose
 from tui.console.tables import columns, console, print_footnotes, print_marked
 from tui.text.format import age
@@ -81,7 +81,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     """Print one line per session, or a paragraph per session if the lines would be too long. Names are never cut. The
     examples that ship with kernel-tui come last.
     """
-    sessions = sorted(sessions, key=_is_example)
+    sessions = sorted(sessions, key=lambda one: one.is_example)
     out = console(one_line_each=True)
     caption = shared_caption(one.tolerance for one in sessions if one.best)
     table = columns("session", "state", "started", "verdicts", "best", "config", "", right=("started", "verdicts"))
@@ -89,7 +89,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     for one in sessions:
         best, started = _bests(one, with_tolerance=caption is None), _started(one)
         config = one_line(Path(one.config_name).name)
-        state, note = ("example", "") if _is_example(one) else (one.state_words, one_line(one.note))
+        state, note = one.state_words, "" if one.is_example else one_line(one.note)
         table.add_row(Text(one.name), state, started, str(one.verdicts), Text(best), Text(config),
                       Text(note, style="dim"))  # fmt: skip
         facts = [state, f"started {started}", f"{one.verdicts} verdicts", config]
@@ -101,10 +101,6 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     if caption:
         print_prose(out, caption, "dim")
     print_footnotes(out, uncertain=any(MARK in _bests(one, with_tolerance=False) for one in sessions), above_sol=False)
-
-
-def _is_example(session: SessionSummary) -> bool:
-    return is_bundled(SessionPaths.at(session.directory))
 
 
 def _bests(session: SessionSummary, *, with_tolerance: bool) -> str:

@@ -27,7 +27,7 @@ from engine.session.store.filesystem import make_root
 from engine.session.store.lock import Liveness, engine_liveness
 from engine.session.store.paths import SessionPaths, replace_file, sessions_in, sync_directory
 from engine.session.store.reader import SessionReader
-from engine.session.store.shipped.bundled import bundled_directories
+from engine.session.store.shipped.bundled import bundled_directories, is_bundled
 from engine.suggestions import did_you_mean
 
 RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"]
@@ -65,8 +65,15 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     paused: bool = False
 
     @property
+    def is_example(self) -> bool:
+        """Whether the session ships with kernel-tui."""
+        return is_bundled(SessionPaths.at(self.directory))
+
+    @property
     def state_words(self) -> str:
-        """The state as the monitor shows it, such as ``budget used`` if a limit stopped the search."""
+        """The state as lists show it, such as ``example``, or ``budget used`` if a limit stopped the search."""
+        if self.is_example:
+            return "example"
         if self.state == "running" and self.paused:
             return "paused"
         return "budget used" if self.state == "stopped" and self.by_budget else self.state

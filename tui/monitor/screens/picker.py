@@ -1,4 +1,6 @@
-"""The session picker: a list of all saved sessions, newest first. The picker can also compare marked sessions."""
+"""The session picker: a list of all saved sessions, newest first, then the examples that ship with kernel-tui. The
+picker can also compare marked sessions.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ class PickerApp(App[Path]):
         self.set_interval(REFRESH_S, self._refill)
 
     async def _refill(self) -> None:
-        found = await asyncio.to_thread(list_sessions, self._root)
+        found = sorted(await asyncio.to_thread(list_sessions, self._root), key=lambda one: one.is_example)
         if found == self._shown:
             return
         self._show(found)
@@ -209,7 +211,7 @@ def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
     name, verdicts = fmt.pad(one_line(one.name, 60), NAME_WIDTH), f" {when} {one.verdicts:>6} verdicts"
     head = Text.assemble(
         ("+ " if marked else "  ", "bold"),
-        (f"{one.state_words:<12}", STYLES.get(one.state, "")),
+        (f"{one.state_words:<12}", "" if one.is_example else STYLES.get(one.state, "")),
         (name, "bold"),
         verdicts,
     )
