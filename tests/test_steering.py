@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,7 +262,31 @@ def test_the_same_kernel_twice_is_refused_with_the_name_it_has(waiting: LiveSear
     node = waiting.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
     as_configured = "softmax.py"
     answer = waiting.tell("seed-kernel", kernel, "--problem", as_configured, code=ExitCode.FAILURE)
-    assert f"{node} already has this source" in str(answer["message"])
+    assert f"{node} already has this source" in str(answer["message"]) and answer["node"] == node
+    shutil.copy(kernel, copy := Path(kernel).with_name("copy.cpp"))
+    with copy.open("a") as file:
+        file.write("\n\n")
+    answer = waiting.tell("seed-kernel", str(copy), "--problem", "softmax", code=ExitCode.FAILURE)
+    assert f"{node} already has this source" in str(answer["message"]), "blank lines at the end"
+
+
+def test_a_corrected_file_belongs_to_the_idea_of_its_first_version(waiting: LiveSearch) -> None:
+    first, other, named = waiting.new_kernel(), waiting.new_kernel(), waiting.new_kernel()
+    seed = ("seed-kernel", first, "--problem", "softmax")
+    nodes = [waiting.tell(*seed)["node"]]
+    Path(first).write_text(Path(other).read_text() + "// corrected\n")
+    nodes.append(waiting.tell(*seed)["node"])
+    nodes.append(waiting.tell("seed-kernel", other, "--problem", "softmax")["node"])
+    Path(first).write_text(Path(named).read_text())
+    nodes.append(waiting.tell(*seed, "--text", "the plain formula")["node"])
+    state = waiting.state()
+    ideas = [state.variants[str(node)].idea for node in nodes]
+    assert ideas[0] == ideas[1] and len(set(ideas)) == 3, ideas
+    assert [state.ideas[one].text for one in ideas] == [
+        *["seeded from " + Path(first).name] * 2,
+        "seeded from " + Path(other).name,
+        "the plain formula",
+    ]
 
 
 def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> None:

@@ -38,12 +38,22 @@ class Sources:
         self._texts[digest] = text
         return Claim(variant, digest, is_new=True)
 
+    def find(self, problem: str, text: str) -> str | None:
+        """Return the variant of ``problem`` with this source, or None. White space at the end makes no difference."""
+        body = text.rstrip()
+        digests = (_digest(one) for one in (text, body + "\n", body))
+        return next((found for one in digests if (found := self._claimed.get((problem, one))) is not None), None)
+
     def has(self, problem: str, text: str) -> bool:
         """Return whether ``problem`` already has a kernel with this source, judged or not."""
-        return (problem, hashlib.sha256(text.encode()).hexdigest()) in self._claimed
+        return (problem, _digest(text)) in self._claimed
 
     def text(self, digest: str) -> str:
         """Read a source. Raises SessionError."""
         if digest not in self._texts:
             self._texts[digest] = self._reader.text(digest)
         return self._texts[digest]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

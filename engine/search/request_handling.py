@@ -30,7 +30,7 @@ from engine.session.state.node_names import (
     named_problem,
     named_variant,
 )
-from engine.session.state.nodes import SEEDED, TRANSFORMATION
+from engine.session.state.nodes import SEED_FILE, SEEDED, TRANSFORMATION, IdeaState
 from engine.session.state.session_state import ProblemState
 from engine.session.store import SentRequest, SessionError
 from engine.session.store.paths import session_argument
@@ -55,7 +55,14 @@ class Outcome:
 
 
 class Refused(Exception):
-    """The engine cannot carry out a request. The message is the engine's answer to the person."""
+    """The engine cannot carry out a request. The message is the engine's answer to the person.
+
+    ``node``: the node that already is what the person requested, if any.
+    """
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class Steering:
@@ -81,7 +88,7 @@ class Steering:
             except UnknownName as error:
                 outcome = Outcome(str(error), ok=False, unknown=True)
             except Refused as refusal:
-                outcome = Outcome(str(refusal), ok=False)
+                outcome = Outcome(str(refusal), ok=False, node=refusal.node)
             except SessionError:
                 raise
             # A bug in the engine or in a proposer's list of transformations must not end the search.
@@ -262,15 +269,20 @@ class Steering:
                 f"this search writes kernels for {problem.id} in {named}, but the file is a "
                 f"{LANGUAGE_NAMES[command.language]} kernel"
             )
-        name, digest, is_new = self._context.sources.claim(problem.id, command.source, self._context.ids.variant)
-        if not is_new:
-            again = f"kernel-tui retry {session_argument(self._context.paths.directory)} {name}"
-            raise Refused(f"{name} already has this source; to judge it again: {again}")
+        if (same := self._context.sources.find(problem.id, command.source)) is not None:
+            again = f"kernel-tui retry {session_argument(self._context.paths.directory)} {same}"
+            said = f"{same} already has this source, so the judge does not evaluate it again"
+            raise Refused(f"{said}. To judge {same} again, press r in the monitor, or run: {again}", same)
+        source = command.source.rstrip() + "\n"  # so that ``find`` recognizes the source, however the file ends
+        name, digest, _ = self._context.sources.claim(problem.id, source, self._context.ids.variant)
+        text = command.text.strip() or "seeded by hand"
+        written_for = written_for or self._idea_of_file(problem, command.file, text, parent)
         new: tuple[IdeaProposed, ...] = ()
         if written_for is not None:
             idea, round_number = written_for.id, written_for.round
         else:
-            new = (self._idea(problem, parent, "other", command.text.strip() or "seeded by hand", BY_HAND, {}),)
+            data = {SEED_FILE: command.file} if command.file else {}
+            new = (self._idea(problem, parent, "other", text, BY_HAND, data),)
             idea, round_number = new[0].idea, new[0].round
         variant = VariantWritten(
             variant=name,
@@ -285,6 +297,17 @@ class Steering:
         )
         said = self._when_work_begins(f"the judge will evaluate {variant.variant} of idea {idea} next")
         return Outcome(said, node=variant.variant, events=(*new, variant))
+
+    def _idea_of_file(self, problem: ProblemState, file: str, text: str, parent: str | None) -> IdeaState | None:
+        """Return the newest idea that a person seeded from ``file`` with the same text and parent, if any."""
+        if not file:
+            return None
+        ideas = (self._state.ideas[name] for round_ in reversed(problem.rounds) for name in reversed(round_.ideas))
+        for idea in ideas:
+            is_same = (idea.proposer, idea.data.get(SEED_FILE), idea.text, idea.parent) == (BY_HAND, file, text, parent)
+            if is_same and not self._state.is_pruned(idea.id):
+                return idea
+        return None
 
     def _retry(self, command: requests.Retry) -> Outcome:
         variant = named_variant(self._state, command.variant)

@@ -319,8 +319,17 @@ async def test_a_kernel_is_seeded_from_a_file(
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
-            requests.SeedKernel(problem="softmax", language="cu", source="// mine\n", text="seeded from k.cu")
+            requests.SeedKernel(
+                problem="softmax",
+                language="cu",
+                source="// mine\n",
+                text="seeded from k.cu",
+                file=str((tmp_path / "k.cu").resolve()),
+            )
         ]
+        same = next(name for name in monitor.app.model.state.variants if name != monitor.row())
+        engine.answer(ok=False, message=f"{same} already has this source", node=same)
+        await monitor.until(lambda: monitor.row() == same, "the kernel with the same source is selected")
 
 
 @pytest.mark.keys("SeedKernelScreen", "ctrl+s")

@@ -335,6 +335,8 @@ class MonitorApp(App[int]):
         self.history.answered(plan, handled)
         if not handled.ok:
             self.say(handled.message, severity="error")
+            if isinstance(plan.command, SeedKernel) and handled.node is not None:
+                self.monitor_screen.tree_view.select(handled.node)  # the kernel with the same source
             return
         self.say(handled.message)
         if isinstance(plan.command, SeedKernel | SeedIdea) and handled.node is not None and pending is not None:

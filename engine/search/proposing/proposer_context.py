@@ -15,7 +15,7 @@ from engine.session.records.events import BY_HAND
 from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_uncertain
-from engine.session.state.nodes import SEEDED
+from engine.session.state.nodes import SEED_FILE, SEEDED
 from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
@@ -123,7 +123,7 @@ def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tup
 
 
 def draft_of(idea: IdeaState) -> IdeaDraft:
-    data = {key: value for key, value in idea.data.items() if key != SEEDED}
+    data = {key: value for key, value in idea.data.items() if key not in (SEEDED, SEED_FILE)}
     return IdeaDraft(idea.category, idea.text, data, idea.id)
 
 
@@ -203,7 +203,7 @@ def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str
     leaders = state.leaders(round_.problem)
     for rank, leader in enumerate(leaders):
         idea = state.ideas[leader.idea]
-        seeded_now = leader.round == round_.number and idea.proposer == BY_HAND and idea.id in round_.ideas
+        seeded_now = idea.proposer == BY_HAND and leader.written_at >= round_.started_at
         if seeded_now and leader.id not in parents and (rank < places or state.is_pinned(leader.id)):
             parents.append(leader.id)
     return parents

@@ -64,7 +64,8 @@ class SeedIdea(Command, tag="seed_idea"):
 
 class SeedKernel(Command, tag="seed_kernel"):
     """Add a kernel written by hand. ``source``: the kernel's text. ``parent``: the variant that the person edited, if
-    any. ``idea``: the idea that the kernel implements; None creates a new idea.
+    any. ``idea``: the idea that the kernel implements; None creates a new idea, unless the person has seeded the same
+    ``file`` (an absolute path) with the same text before. The kernel then belongs to that idea.
     """
 
     problem: str
@@ -73,6 +74,7 @@ class SeedKernel(Command, tag="seed_kernel"):
     text: str = "seeded by hand"
     parent: str | None = None
     idea: str | None = None
+    file: str = ""
 
 
 class Retry(Command, tag="retry"):

@@ -28,6 +28,8 @@ SEEDED = "seeded"
 """Key in an idea's ``data`` that marks ideas from a person or from a warm start. Such ideas do not count toward the
 round's number of ideas.
 """
+SEED_FILE = "file"
+"""Key in an idea's ``data`` for the file from which a person seeded the idea's first kernel."""
 WARM_START = "bank"
 """Stored proposer name of ideas from a warm start."""
 

@@ -20,7 +20,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.option("--parent", help="Parent: the kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
-@click.option("--text", default="seeded by hand", show_default=True, help="Description of the idea behind the kernel.")
+@click.option("--text", help="Description of the idea behind the kernel.  [default: seeded from FILE]")
 def seed_kernel(
     session: str,
     kernel: Path,
@@ -28,23 +28,33 @@ def seed_kernel(
     parent: str | None,
     idea: str | None,
     language: Language | None,
-    text: str,
+    text: str | None,
     root: Path,
     as_json: bool,
 ) -> None:
     """Add a kernel that you wrote. The engine judges the kernel next.
 
     KERNEL is a .cpp, .cu or .py file, or '-' for standard input. For the signature of a problem's C++ and CUDA kernels,
-    run `kernel-tui problems FILE`. The kernel can become a parent in the same round.
+    run `kernel-tui problems FILE`. The kernel can become a parent in the same round. A corrected version of a file that
+    you seeded before belongs to the same idea.
     """
     from engine.session.records.requests import SeedKernel
     from engine.system.text_file import read_stream
     from tui.cli.shared.kernel_file import read_kernel
 
-    source = read_stream(sys.stdin.buffer, "standard input") if str(kernel) == "-" else read_kernel(kernel)
+    from_file = str(kernel) != "-"
+    source = read_kernel(kernel) if from_file else read_stream(sys.stdin.buffer, "standard input")
     language = language or language_of_file(kernel.suffix, source)
     if language is None:
         raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
     of_problem = problem_id(find(root, session), problem, idea or parent)
-    command = SeedKernel(problem=of_problem, language=language, source=source, text=text, parent=parent, idea=idea)
+    command = SeedKernel(
+        problem=of_problem,
+        language=language,
+        source=source,
+        text=text or (f"seeded from {kernel.name}" if from_file else "seeded by hand"),
+        parent=parent,
+        idea=idea,
+        file=str(kernel.resolve()) if from_file else "",
+    )
     send(root, session, command, as_json)

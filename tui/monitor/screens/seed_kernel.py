@@ -24,11 +24,13 @@ class KernelRequest(Struct, frozen=True):
     """The kernel to seed.
 
     If ``source`` is None, the monitor opens the editor. If ``language`` is None, the problem's own language applies.
+    ``file`` is the absolute path of the source, or "" without a file.
     """
 
     source: str | None
     text: str
     language: Language | None = None
+    file: str = ""
 
 
 class PathInput(Input):
@@ -134,7 +136,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         if language is None:
             self.complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
             return
-        self.dismiss(KernelRequest(source, f"seeded from {path.name}", language))
+        self.dismiss(KernelRequest(source, f"seeded from {path.name}", language, str(path.resolve())))
 
     def action_submit(self) -> None:
         text = self.query_one("#pasted", TextArea).text

@@ -174,7 +174,7 @@ class Steering:
                 source = self._edited(problem, first_lines(problem), f"seed{suffix_of(problem.language)}")
             if source is not None:
                 language = request.language or language_for(problem, idea)
-                self._submit(problem, language, source, request.text, None, idea)
+                self._submit(problem, language, source, request.text, None, idea, request.file)
 
         self._host.open_dialog(SeedKernelScreen(problem, idea, waiting, only_pasted=self._host.is_web), chosen)
 
@@ -378,9 +378,10 @@ class Steering:
         text: str,
         parent: str | None,
         idea: IdeaState | None = None,
+        file: str = "",
     ) -> None:
         node = parent or problem.id
-        command = SeedKernel(problem=problem.id, language=language, source=source, text=text, parent=parent)
+        command = SeedKernel(problem=problem.id, language=language, source=source, text=text, parent=parent, file=file)
         if idea is not None:
             node = idea.id
             command = structs.replace(command, text=idea.text, parent=idea.parent, idea=idea.id)
