@@ -96,6 +96,17 @@ async def test_filter_narrows_while_typing_and_esc_drops_it(open_monitor: Any, s
         assert monitor.row() == first, "the cursor stays on its node"
 
 
+async def test_a_row_shows_the_text_that_the_filter_matches(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, (80, 24)) as monitor:
+        state = monitor.app.model.state
+        idea = next(one for one in state.ideas.values() if len(one.text.split()) > 12)
+        word = next(word for word in reversed(idea.text.split()) if word.isalpha() and len(word) > 4)
+        monitor.app.monitor_screen.set_filter(word)
+        await monitor.pilot.pause()
+        shown = [text for text in monitor.text().splitlines() if re.search(r"[◇✎] i\d+ ", text)]
+        assert shown and all(word.lower() in text.lower() for text in shown), (word, shown)
+
+
 @pytest.mark.keys("MonitorScreen", "o", "O")
 async def test_sort_and_reverse(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:

@@ -197,6 +197,42 @@ def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
         assert [row.id for row in rows.rows if row.match] == names, text
 
 
+@pytest.mark.parametrize(
+    ("words", "of_idea", "of_kernel"),
+    [
+        ("swizzle", ["…inputs before the swizzle of its operands…"], []),
+        ("handle", [], []),
+        ("playbook", ["proposer playbook"], ["proposer playbook"]),
+        ("latency", ["category latency"], []),
+        ("queued", [], ["status queued"]),
+        ("v1 r1 softmax", [], []),
+        ("swizzle unroll=2", ["…inputs before the swizzle of its operands…"], ["…prefetch=512 unroll=2"]),
+    ],
+)
+def test_a_filtered_row_says_what_matches_if_it_shows_no_match(
+    words: str, of_idea: list[str], of_kernel: list[str]
+) -> None:
+    text = "handle a tile per block, and load each block of both inputs before the swizzle of its operands begins again"
+    state = SessionState()
+    idea = ev.IdeaProposed(
+        idea="i1", problem="softmax", round=1, parent=None, category="latency", text=text, proposer="playbook"
+    )
+    written = ev.VariantWritten(
+        variant="v1", idea="i1", problem="softmax", round=1, parent=None, language="cpp", source="",
+        proposer="playbook", note="lanes=16 prefetch=512 unroll=2",
+    )  # fmt: skip
+    opened = [*Search(Shape(problems=1)).opening(), ev.RoundStarted(problem="softmax", round=1, parents=())]
+    for seq, event in enumerate([*opened, idea, written], 1):
+        state.apply(Recorded(seq, float(seq), event))
+    rows = TreeRows(state)
+    rows.set_filter(words)
+    idea_row, kernel_row = rows.rows[2:]
+    assert rows.why(idea_row, "i1 handle a tile") == of_idea and rows.why(kernel_row, "v1 lanes=16") == of_kernel
+    rows.set_mode("lineage")  # without a row for the idea
+    (kernel_row,) = (row for row in rows.rows if row.kind == "variant")
+    assert {*rows.why(kernel_row, "v1 lanes=16 handle a tile")} == {*of_kernel, *of_idea}
+
+
 def test_a_lineage_longer_than_the_stack() -> None:
     state = SessionState()
     search = Search(Shape(problems=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from engine.session.records.events import BY_HAND
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.text.format import transformation_label
+from tui.text.sanitize import one_line
 
 HELP = (
     "Each word must match the id, idea, transformation, note, status, proposer, host or problem. Ids (v7, i3, r2) and "
@@ -21,7 +23,30 @@ SHORT_HELP = "all words must match; v7, r2, hand: exact match; !word: exclude; >
 
 READ = 20_000
 """Number of characters of an idea or note that the filter reads."""
+AROUND = 12
+"""Number of characters that an excerpt shows on either side of a match, extended to whole words."""
 _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
+
+
+class Fact(NamedTuple):
+    """Something that a filter can match. ``label`` is "" if the rows around show the value.
+
+    A row shows only an excerpt of a ``long`` text.
+    """
+
+    label: str
+    value: str
+    long: bool = False
+
+    def around(self, word: str) -> str:
+        """Return the label and value, or an excerpt around ``word``."""
+        if not self.long:
+            return f"{self.label} {self.value}"
+        text = one_line(self.value, READ)
+        at = text.lower().find(word)
+        start = text.rfind(" ", 0, max(0, at - AROUND)) + 1
+        end = text.find(" ", at + len(word) + AROUND)
+        return f"{'…' if start else ''}{text[start:]}" if end < 0 else f"{'…' if start else ''}{text[start:end]}…"
 
 
 class Word(Struct, frozen=True):
@@ -52,27 +77,33 @@ class Matcher(Struct, frozen=True):
         if not self.words and not self.without:
             return True
         idea = state.ideas.get(variant.idea)
-        status: str = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
-        if state.is_interrupted(variant):
-            status = "interrupted"
-        names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
-        names += [host] if (host := host_of(state, variant)) else []
-        names += ["pinned"] if state.is_pinned(variant.id) else []
-        names += ["pruned"] if state.is_pruned(variant.id) else []
-        about = f"{idea.category} {_said(idea)}" if idea is not None else ""
-        return self._fits(names, f"{variant.note[:READ]} {about}")
+        return self._fits([*_facts_of_variant(state, variant), *(_facts_of_idea(idea) if idea is not None else ())])
 
     def idea(self, state: SessionState, idea: IdeaState) -> bool:
         if self.above is not None or self.below is not None:
             return False
-        names = [idea.id, idea.problem, f"r{idea.round}", idea.proposer, idea.category]
-        names += [BY_HAND] if idea.by_hand else []
-        names += ["waiting"] if idea.waiting is not None else []
-        return self._fits(names, _said(idea))
+        return self._fits([*_names_of_idea(idea), *_facts_of_idea(idea)])
 
-    def _fits(self, names: list[str], about: str) -> bool:
-        names = [name.lower() for name in names]
-        text = f"{' '.join(names)} {about.lower()}"
+    def why(self, state: SessionState, node: VariantState | IdeaState, shown: str, *, below_idea: bool) -> list[str]:
+        """Return the facts by which words of the filter match ``node`` although its row does not show these words.
+
+        ``shown`` is the row's text. ``below_idea``: the idea of a variant has its own row above.
+        """
+        if isinstance(node, IdeaState):
+            facts = [*_names_of_idea(node), *_facts_of_idea(node)]
+        else:
+            facts = _facts_of_variant(state, node)
+            idea = state.ideas.get(node.idea)
+            facts += _facts_of_idea(idea) if idea is not None and not below_idea else []
+        found = []
+        for word in (one.text for one in self.words if not one.is_name and one.text not in shown.lower()):
+            if (fact := next((one for one in facts if word in one.value.lower()), None)) is not None and fact.label:
+                found.append(fact.around(word))
+        return list(dict.fromkeys(found))
+
+    def _fits(self, facts: list[Fact]) -> bool:
+        names = [fact.value.lower() for fact in facts if not fact.long]
+        text = " ".join([fact.value for fact in facts]).lower()
         return all(word.fits(names, text) for word in self.words) and not any(
             word.fits(names, text) for word in self.without
         )
@@ -86,9 +117,32 @@ def host_of(state: SessionState, variant: VariantState) -> str:
     return fact.host if fact is not None else ""
 
 
-def _said(idea: IdeaState) -> str:
-    """Return the idea's transformation, by name and as the tree shows it, and the idea's text."""
-    return f"{idea.transformation} {transformation_label(idea.transformation)} {idea.text[:READ]}"
+def _facts_of_variant(state: SessionState, variant: VariantState) -> list[Fact]:
+    """Return what a filter matches for a variant, without its idea."""
+    status: str = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
+    if state.is_interrupted(variant):
+        status = "interrupted"
+    facts = [Fact("", name) for name in (variant.id, variant.idea, variant.problem, f"r{variant.round}")]
+    facts += [Fact("status", status), Fact("proposer", variant.proposer)]
+    facts += [Fact("host", host)] if (host := host_of(state, variant)) else []
+    facts += [Fact("", "pinned")] if state.is_pinned(variant.id) else []
+    facts += [Fact("", "pruned")] if state.is_pruned(variant.id) else []
+    return [*facts, Fact("note", variant.note[:READ], long=True)]
+
+
+def _names_of_idea(idea: IdeaState) -> list[Fact]:
+    """Return an idea's names and state."""
+    facts = [Fact("", name) for name in (idea.id, idea.problem, f"r{idea.round}")]
+    facts += [Fact("proposer", idea.proposer)]
+    facts += [Fact("", BY_HAND)] if idea.by_hand else []
+    return [*facts, *([Fact("", "waiting")] if idea.waiting is not None else [])]
+
+
+def _facts_of_idea(idea: IdeaState) -> list[Fact]:
+    """Return what a filter matches for an idea and for its variants."""
+    named = f"{idea.transformation} {transformation_label(idea.transformation)}"
+    transformation = [Fact("transformation", named)] if idea.transformation else []
+    return [*transformation, Fact("idea", idea.text[:READ], long=True), Fact("category", idea.category)]
 
 
 def parse_filter(text: str) -> Matcher:

@@ -97,6 +97,13 @@ class TreeRows:
         self._matcher = parse_filter(text) if text.strip() else None
         self.forget_all()
 
+    def why(self, row: Row, shown: str) -> list[str]:
+        """Return what the filter matches in the node of ``row``, but not in ``shown``, the row's text."""
+        node = self.state.variants.get(row.id) or self.state.ideas.get(row.id)
+        if self._matcher is None or node is None:
+            return []
+        return self._matcher.why(self.state, node, shown, below_idea=self.view.mode == "round")
+
     def set_mode(self, mode: Mode) -> None:
         self.view.mode = mode
         self.forget_all()

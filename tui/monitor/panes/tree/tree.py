@@ -307,7 +307,8 @@ class SearchTree(LineWidget):
         else:
             if self._artist is None:
                 self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
-            strip = self._artist.draw(row, width, marked=row.id in self.marked)
+            marked = row.id in self.marked
+            strip = self._artist.draw(row, width, marked=marked, why=self.tree_rows.why)
             self._drawn[row.id] = (row, width, strip)
         if y == self.cursor:  # Draw the cursor's background under the row's own colors.
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rich.cells import cell_len
@@ -39,6 +39,8 @@ IDEA = 200
 """Number of characters of an idea or note that the tree compares and shows."""
 TRANSFORMATION_CHARS = 40
 """Maximum length of a transformation's label."""
+WhyShown = Callable[[Row, str], list[str]]
+"""Function that returns the text by which the filter matches a row, but which is not in the given text of the row."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
 """Seconds in a stage after which the tree highlights the elapsed time."""
 
@@ -64,16 +66,22 @@ class RowLines:
             return [(fmt.pad(title, room), self.palette.title), (columns[-width:], self.palette.dim)]
         return [(title, self.palette.title), (fmt.pad(shown, left) + columns, self.palette.dim)]
 
-    def draw(self, row: Row, width: int, *, marked: bool = False) -> Strip:
+    def draw(self, row: Row, width: int, *, marked: bool = False, why: WhyShown | None = None) -> Strip:
+        """Draw a row. If the filter matches text that the row would not show, the row begins with this text."""
+        strip = self._drawn(row, width, marked, [])
+        found = why(row, strip.text) if why is not None else []
+        return self._drawn(row, width, marked, [("  ".join([*found, ""]), self.palette.accent)]) if found else strip
+
+    def _drawn(self, row: Row, width: int, marked: bool, why: list[Part]) -> Strip:
         if row.kind == "variant" and (variant := self.model.state.variants.get(row.id)) is not None:
-            return self._variant(row, variant, width, marked)
+            return self._variant(row, variant, width, marked, why)
         if row.kind == "idea" and (idea := self.model.state.ideas.get(row.id)) is not None:
-            return self._idea(row, idea, width)
+            return self._idea(row, idea, width, why)
         if row.kind == "round":
             return self._round(row, width)
         return self._problem(row, width)
 
-    def _variant(self, row: Row, variant: VariantState, width: int, marked: bool) -> Strip:
+    def _variant(self, row: Row, variant: VariantState, width: int, marked: bool, why: list[Part]) -> Strip:
         state, palette = self.model.state, self.palette
         standing = standing_of(state, variant)
         style = palette.named(GLYPHS[standing].style)
@@ -85,6 +93,7 @@ class RowLines:
             (f" {variant.id}", palette.marked if marked else (palette.dim if faint else palette.bold)),
             *pin,
             "  ",
+            *why,
             *self._about(variant, standing),
         ]
         timed = twin_of(state, variant) or variant
@@ -135,7 +144,7 @@ class RowLines:
         others = (one_line(state.variants[name].note, IDEA) for name in beside if name in state.variants)
         return one_line(unshared(one_line(variant.note, IDEA), others), most)
 
-    def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
+    def _idea(self, row: Row, idea: IdeaState, width: int, why: list[Part]) -> Strip:
         state, palette = self.model.state, self.palette
         name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
         says_so = idea.text.startswith("seeded")
@@ -150,6 +159,7 @@ class RowLines:
             "  ",
             *([(f"{pending} …  ", palette.warn)] if pending else seeded),
             (self._best_of(idea), palette.dim),
+            *why,
         ]
         begins = line(" " * indent(row.depth, width), *left)
         text = self._idea_text(idea)
