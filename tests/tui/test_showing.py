@@ -260,6 +260,16 @@ def test_a_best_kernel_that_kernelbench_would_refuse_says_so_wherever_it_stands(
     assert by_problem == {"softmax": words, "layernorm": "correct, 2.50x (5 trials)"}
 
 
+def test_show_names_the_two_times_of_a_sol(tmp_path: Path) -> None:
+    run = KernelTui(tmp_path)
+    for options in ((), ("--full",)):
+        shown = run("show", "by-hand", "v34", *options).stdout
+        found = re.search(r"% SOL +(\d+)% = SOL ([\d.]+) ms \(measured once per search\) / kernel ([\d.]+) ms", shown)
+        assert found is not None, shown
+        share, bound, kernel = map(float, found.groups())
+        assert share == pytest.approx(100 * bound / kernel, abs=0.6)
+
+
 def test_the_results_fit_in_80_columns_without_a_broken_word(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from engine.config.tolerance import SessionTolerance, short_caption, tolerance_caption
-from engine.session.records.speedup_text import interval, sol_percent
+from engine.session.records.speedup_text import interval
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -24,7 +24,7 @@ from tui.console.tables import (
     print_variants,
     print_verdict,
 )
-from tui.text.certainty import correction_words, round_speedup_words
+from tui.text.certainty import PER_SEARCH, correction_words, round_speedup_words, sol_words
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
@@ -167,8 +167,9 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         _field("time", f"{milliseconds(verdict.kernel.median_ms)} ms{eager}")
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
-        share = f"; {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
-        _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)}){share}")
+        _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)})")
+    if (sol := sol_words(verdict, PER_SEARCH)) is not None:
+        _field("% SOL", sol)
     if scaled := scaled_words(state, variant):
         _field("in tables", scaled)
     if verdict.checks:

@@ -48,7 +48,7 @@ from engine.session.records.verdict_text import (
 from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import SessionState
 from tui.console.clean_console import PIPE_LINE, PIPE_WIDTH, clean_console, print_prose
-from tui.text.certainty import comparable_ms, comparable_words
+from tui.text.certainty import PER_SEARCH, comparable_ms, comparable_words, sol_words
 from tui.text.format import age, milliseconds
 from tui.text.glyphs import stage_words
 from tui.text.runoff_text import BY_RUNOFF, SCALED, why_no_star
@@ -213,8 +213,18 @@ def print_footnotes(out: Console, *, uncertain: bool, above_sol: bool) -> None:
         print_prose(out, note)
 
 
-def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None, *, sol_note: str = "") -> None:
-    """Print a verdict with its evidence. The judge applied ``tolerance``. ``sol_note`` is a footnote for the SOL."""
+def print_verdict(
+    name: str,
+    verdict: Verdict,
+    tolerance: SessionTolerance = None,
+    *,
+    sol_note: str = "",
+    sol_measured: str = PER_SEARCH,
+) -> None:
+    """Print a verdict with its evidence. The judge applied ``tolerance``.
+
+    ``sol_note`` is a footnote for the SOL. ``sol_measured`` says when the device's peaks were measured.
+    """
     out = console()
     speedup = f", {speedup_words(verdict)} over eager" if verdict.correct and verdict.speedup is not None else ""
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}{speedup}", style="bold"))
@@ -223,7 +233,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
         print_prose(out, one_line(verdict.reason))
     _print_lines(out, log)
     facts = Table.grid(padding=(0, 2))
-    for label, value in verdict_facts(verdict, tolerance):
+    for label, value in verdict_facts(verdict, tolerance, sol_measured):
         facts.add_row(label, Text(value))
     out.print(facts)
     print_footnotes(out, uncertain=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
@@ -410,7 +420,9 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
     print_marked(out, drop_columns(out, table, ("95%",)), caption)
 
 
-def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:
+def verdict_facts(
+    verdict: Verdict, tolerance: SessionTolerance, sol_measured: str = PER_SEARCH
+) -> list[tuple[str, str]]:
     """Return a verdict's evidence as labels and values, without the checks and logs."""
     facts = []
     if verdict.device:
@@ -425,8 +437,8 @@ def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[s
         between = interval(verdict.speedup_low, verdict.speedup_high)
         facts.append(("speedup", f"{speedup_words(verdict)} (95%: {between}, {counted_pairs(verdict)} pairs)"))
     facts.append(("tolerance", tolerance_words(tolerance)))
-    if verdict.sol_share is not None:
-        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {sol_percent(verdict.sol_share)}% SOL"))
+    if (sol := sol_words(verdict, sol_measured)) is not None:
+        facts.append(("% SOL", sol))
     if verdict.max_abs_error is not None:
         relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
         facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))

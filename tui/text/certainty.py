@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.speedup_text import marked, sol_percent, speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import is_comparison_uncertain, is_uncertain
 from engine.session.state.comparable import figures_of
@@ -12,8 +12,21 @@ from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import ProblemState, RoundState, SessionState, VariantState
 from tui.text.format import milliseconds
 
+PER_SEARCH = "measured once per search"
+"""When a search measures the device's peaks, for ``sol_words``."""
 _NOTED = 0.01
 """The smallest relative change of a round's figure that displays mention."""
+
+
+def sol_words(verdict: Verdict, measured: str = "") -> str | None:
+    """Format a kernel's % SOL with the two times that it compares, or return None if the % SOL is unknown.
+
+    ``measured`` says when the device's peaks were measured, from which the lower bound follows.
+    """
+    if verdict.sol_share is None or verdict.kernel is None:
+        return None
+    bound = f"SOL {milliseconds(verdict.sol_ms)} ms" + (f" ({measured})" if measured else "")
+    return f"{sol_percent(verdict.sol_share)}% = {bound} / kernel {milliseconds(verdict.kernel.median_ms)} ms"
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:

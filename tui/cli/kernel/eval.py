@@ -88,7 +88,9 @@ def evaluate(
     else:
         from tui.console.tables import print_at_sizes, print_verdict
 
-        print_verdict(kernel.name, verdicts[0], config.tolerance, sol_note=PEAKS_OF_THIS_RUN)
+        print_verdict(
+            kernel.name, verdicts[0], config.tolerance, sol_note=PEAKS_OF_THIS_RUN, sol_measured="measured now"
+        )
         if at_sizes:
             print_at_sizes(at_sizes, config.tolerance)
     if not all(verdict.correct for verdict in verdicts) or any(one.status != "correct" for one in at_sizes):

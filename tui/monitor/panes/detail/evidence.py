@@ -8,7 +8,6 @@ from textual.strip import Strip
 from engine.config.tolerance import tolerance_words
 from engine.session.records.counters import counters_in_words
 from engine.session.records.other_sizes import sizes_in_words
-from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import BuildReport, Timing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -23,7 +22,7 @@ from tui.monitor.panes.detail.text import field, heading, printed, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import over_compile_words
+from tui.text.certainty import over_compile_words, sol_words
 from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
@@ -106,9 +105,10 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
     for name, timing in (("kernel", verdict.kernel), ("reference", verdict.reference)):
         if timing is not None:
             lines.append(field(name, _timing(timing), palette))
-    if verdict.sol_ms is not None:
-        share = f", {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
-        lines.append(field("SOL", f"{fmt.milliseconds(verdict.sol_ms)} ms{share}", palette))
+    if (sol := sol_words(verdict)) is not None:
+        lines.append(field("% SOL", sol, palette))
+    elif verdict.sol_ms is not None:
+        lines.append(field("SOL", f"{fmt.milliseconds(verdict.sol_ms)} ms", palette))
     if verdict.max_abs_error is not None or verdict.max_rel_error is not None:
         errors = (("abs", verdict.max_abs_error), ("rel", verdict.max_rel_error))
         shown = "  ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
