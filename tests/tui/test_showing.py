@@ -34,6 +34,7 @@ from engine.session.records.model_calls import CallSite
 from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
 from engine.session.records.verdict_text import speedup_words
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.commandline import ROOT, KernelTui
@@ -268,6 +269,22 @@ def test_show_names_the_two_times_of_a_sol(tmp_path: Path) -> None:
         assert found is not None, shown
         share, bound, kernel = map(float, found.groups())
         assert share == pytest.approx(100 * bound / kernel, abs=0.6)
+
+
+def test_the_leaders_say_which_figures_are_a_kernels_own(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(SessionSource(session, read_only=True), state=state)
+    softmax = state.problems["softmax"]
+    timed = {one.variant for one in softmax.standings}
+    text = [strip.text for strip in leader_lines(model, softmax, monochrome(), ascii_only=False, width=58, room=40)]
+    rows = {found[1]: line for line in text if (found := re.match(r" +\d+ [★ ] (v\d+) ", line))}
+    outside = {name: state.variants[name] for name in rows if name not in timed}
+    assert timed & rows.keys() and outside, text
+    for name, variant in outside.items():
+        scaled = (figures := figures_of(state, variant)) is not None and figures.scaled
+        assert ("  earlier  " if scaled else "  own  ") in rows[name]
+    assert not any(" own " in rows[name] or " earlier " in rows[name] for name in timed & rows.keys())
 
 
 def test_the_results_fit_in_80_columns_without_a_broken_word(

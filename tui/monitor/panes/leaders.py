@@ -7,6 +7,7 @@ from typing import NamedTuple
 from textual.strip import Strip
 
 from engine.config.tolerance import SessionTolerance, short_caption
+from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, VariantState
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
@@ -34,7 +35,14 @@ class Limit(NamedTuple):
 
 KERNELBENCH = Limit("wrong by KernelBench's rules", "!KB")
 SIZES = Limit("these sizes only", "!sizes")
-FIGURES = "speedup, ms: the best kernel's verdict, scaled by the runoff; without a runoff, the kernel's own verdict"
+OWN, EARLIER = "own", "earlier"
+"""Words for kernels outside the last runoff. Their figures are those of their own verdicts, or an earlier runoff scaled
+them.
+"""
+FIGURES = (
+    f"speedup, ms: the best kernel's verdict, scaled by the runoff; {EARLIER}: by an earlier runoff; "
+    f"{OWN}: the kernel's own verdict, without a runoff"
+)
 
 
 def leaders_caption(tolerance: SessionTolerance) -> str:
@@ -48,8 +56,9 @@ class Leaderboard(LinesView):
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
         "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
         "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. If a "
-        "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff. Other kernels have the "
-        "figures of their own verdicts, and these are dim if they look better than the best kernel's. In a short line, "
+        "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff, or by an earlier "
+        f"runoff ('{EARLIER}'). Other kernels have the figures of their own verdicts ('{OWN}'), and these are dim if "
+        "they look better than the best kernel's. In a short line, "
         f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
     )
 
@@ -89,14 +98,16 @@ def leader_lines(
     """
     leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}
+    has_runoff = bool(runoff) or any(_is_scaled(model, variant) for variant in leaders)
     lines = [line((problem.id, palette.title))]
     if headed and leaders:
-        columns = f"{'speedup':>7}{'ms':>8}  {'runoff' if runoff else '':<7}  {'round':<5}"
+        columns = f"{'speedup':>7}{'ms':>8}  {'runoff' if has_runoff else '':<7}  {'round':<5}"
         lines = [line((fmt.pad(problem.id, 12), palette.title), (f" {columns}", palette.dim))]
     if not leaders:
         return [*lines, line(("  no correct kernel yet", palette.dim))]
     spare = max(0, room - len(leaders))
     for place, variant in enumerate(leaders, 1):
+        outside = (EARLIER if _is_scaled(model, variant) else OWN) if has_runoff else ""
         is_best = problem.best == variant.id
         plain = palette.dim if why_no_star(model.state, variant) else palette.text
         star = ("*" if ascii_only else "★") if is_best else " "
@@ -105,7 +116,7 @@ def leader_lines(
             (f"{variant.id:<7}", palette.bold if is_best else palette.text),
             (f"{comparable_words(model.state, variant):>7}", palette.best if is_best else plain),
             (f"{comparable_ms(model.state, variant):>8}", plain),
-            (f"  {runoff.get(variant.id, ''):<7}", palette.best if is_best else palette.text),
+            (f"  {runoff.get(variant.id, outside):<7}", palette.best if is_best else palette.text),
             (f"  r{variant.round:<3} ", palette.dim),
         )
         limits = _limits_of(variant)
@@ -121,6 +132,12 @@ def leader_lines(
             lines.append(Strip.join([figures, line((shown, palette.warn), (note, palette.dim))]))
             spare = spare if fits else 0  # The first kernels get their notes first.
     return lines
+
+
+def _is_scaled(model: Model, variant: VariantState) -> bool:
+    """Return whether a runoff scaled the figures of the kernel."""
+    figures = figures_of(model.state, variant)
+    return figures is not None and bool(figures.scaled)
 
 
 def _below(wrong: str, note: str, palette: Palette, width: int) -> list[Strip]:

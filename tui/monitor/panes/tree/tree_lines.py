@@ -134,7 +134,7 @@ class RowLines:
         why = why_no_star(self.model.state, variant)
         sizes = [("these sizes only  ", palette.warn)] if is_for_searched_sizes_only(variant) else []
         note = self._note(variant, 120)
-        return [*same, *sizes, (f"{note}  " if note and why else note, palette.dim), (why, palette.text)]
+        return [*same, *sizes, (f"{why}  " if note and why else why, palette.text), (note, palette.dim)]
 
     def _note(self, variant: VariantState, most: int) -> str:
         """Return the kernel's note without the beginning that it shares with a parent's or sibling's note."""
