@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import platform
+import shlex
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def security(directory: Path, role: Role) -> Any:
 
 def faults(directory: Path, role: Role, now: datetime.datetime | None = None) -> list[str]:
     """Return the faults of a role's certificate, each as a sentence with the remedy; [] if it is valid."""
-    again = f"create new certificates: kernel-tui cluster certs {directory}"
+    again = f"create new certificates: {_command(directory)}"
     missing = [file.name for file in files(directory, role) if not file.is_file()]
     if missing:
         return [
@@ -268,6 +269,11 @@ def _usable_ca(directory: Path, until: datetime.datetime) -> tuple[Any, Any]:
     return (authority, key) if fits else (None, None)
 
 
+def _command(directory: Path) -> str:
+    """Return the command that creates the certificates in ``directory``."""
+    return f"kernel-tui cluster certs {shlex.quote(str(directory))}"
+
+
 def _load(file: Path) -> Any:
     x509, *_ = _cryptography()
     try:
@@ -275,9 +281,7 @@ def _load(file: Path) -> Any:
     except OSError as error:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
-        raise CertificateError(
-            f"{file} is not a PEM certificate; create it again: kernel-tui cluster certs {file.parent}"
-        ) from None
+        raise CertificateError(f"{file} is not a PEM certificate; create it again: {_command(file.parent)}") from None
 
 
 def _load_key(file: Path) -> Any:
@@ -287,6 +291,4 @@ def _load_key(file: Path) -> Any:
     except OSError as error:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise CertificateError(
-            f"{file} is not a PEM key; create it again: kernel-tui cluster certs {file.parent}"
-        ) from None
+        raise CertificateError(f"{file} is not a PEM key; create it again: {_command(file.parent)}") from None

@@ -7,8 +7,10 @@ resolve against the file's directory. API keys come from the environment, never 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
+import shlex
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -326,7 +328,7 @@ def load_text(path: Path) -> str:
 def _config_like(path: Path) -> str:
     """Suggest what the user may have meant by ``path``, a file that does not exist."""
     if path.suffix == ".py":
-        return f"; to look for a problem file: kernel-tui problems {path}"
+        return f"; to look for a problem file: kernel-tui problems {shlex.quote(str(path))}"
     beside = sorted(item.stem for item in path.parent.glob("*.toml"))
     near = difflib.get_close_matches(path.stem, beside, n=1)
     return f"; did you mean {path.with_name(near[0])}.toml?" if near else "; create a config with: kernel-tui init"
@@ -346,7 +348,7 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
     path = Path(path)
     text = text.replace("\r\n", "\n")
     if (hint := _NO_CONFIG.get(path.suffix)) is not None:
-        raise _file_error(path, hint.format(path.name))
+        raise _file_error(path, hint(path))
     try:
         table, places = with_new_names(toml_table(text))
     except tomllib.TOMLDecodeError as error:
@@ -384,12 +386,18 @@ def preset_text(name: Preset) -> str:
     return resources.files("engine.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
 
 
-_OF_KERNELS = "this file is a kernel, not a config; judge it with: kernel-tui eval {} --problem P"
-_NO_CONFIG = {
-    ".py": 'this file is Python, not a config; write a config with kernel-tui init, and set problems = ["{}"] in it',
-    ".cpp": _OF_KERNELS,
-    ".cu": _OF_KERNELS,
-}
+def _is_kernel(path: Path) -> str:
+    command = f"kernel-tui eval {shlex.quote(str(path))} --problem P"
+    return f"this file is a kernel, not a config; judge it with: {command}"
+
+
+def _is_python(path: Path) -> str:
+    setting = f"problems = [{json.dumps(path.name, ensure_ascii=False)}]"
+    return f"this file is Python, not a config; write a config with kernel-tui init, and set {setting} in it"
+
+
+_NO_CONFIG = {".py": _is_python, ".cpp": _is_kernel, ".cu": _is_kernel}
+"""Functions by suffix that say what to do with a file that is no config."""
 
 
 def _file_error(path: Path, message: str) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import ssl
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ def cluster(config: Config | None) -> Finding:
         return Finding(name, "fail", what, remedy)
     place = urlsplit(address)
     host, port = place.hostname or "", place.port or 0
-    again = f"kernel-tui cluster certs {directory} --host {host}"
+    again = f"kernel-tui cluster certs {shlex.quote(str(directory))} --host {host}"
     try:
         check_peer(directory, "engine", host, port, _CONNECT_S)
     except ssl.SSLCertVerificationError as error:

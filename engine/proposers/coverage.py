@@ -5,6 +5,7 @@ The check is cheap, because the playbook only inspects the problem's traced grap
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def remedies(problem: str, language: Language, session: str) -> tuple[str, ...]:
     """Return remedies for a problem that no proposer supports. ``session`` names the session in a shell command."""
     return (
         f"Seed a kernel: press a in the monitor, or run: kernel-tui seed-kernel {session} kernel.{language} --problem "
-        f"{problem}",
+        f"{shlex.quote(problem)}",
         add_a_table(),
     )
 

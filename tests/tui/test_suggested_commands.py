@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.cluster.certificates import faults
 from engine.session.records import events as ev
 from engine.session.store import EventWriter, SessionPaths, create_session, find_session
 from engine.session.store.errors import SessionLocked, of_sqlite
 from engine.session.store.paths import session_argument
 from tests.commandline import KernelTui
+from tests.engine.proposers import canned
 
 
 def died(root: Path, name: str = "demo") -> SessionPaths:
@@ -35,6 +37,30 @@ def named_sessions(said: str) -> list[Path]:
         words = shlex.split(command.replace("--resume ", ""))
         found.append(find_session(Path("sessions"), words[1]).directory)
     return found
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        (["my kernels/k 1.cu"], ["eval", "my kernels/k 1.cu", "--problem", "P"]),
+        (["my kernels/no problem.py"], ["problems", "my kernels/no problem.py"]),
+        (
+            ["eval", "my kernels/k 1.cu", "--problem", "my kernels/p 1.py", "--device", "cpu"],
+            ["build", "my kernels/k 1.cu", "--problem", "my kernels/p 1.py"],
+        ),
+    ],
+)
+def test_suggested_commands_quote_the_names_of_files(tmp_path: Path, typed: list[str], suggested: list[str]) -> None:
+    (folder := tmp_path / "my kernels").mkdir()
+    (folder / "k 1.cu").write_text("// a kernel\n")
+    (folder / "p 1.py").write_text(canned.PROBLEM)
+    said = KernelTui(tmp_path)(*typed).stderr
+    assert shlex.split(said.rpartition("kernel-tui ")[2]) == suggested, said
+
+
+def test_the_remedy_for_certificates_quotes_their_directory(tmp_path: Path) -> None:
+    (found,) = faults(directory := tmp_path / "my certs", "engine")
+    assert shlex.split(found.rpartition("kernel-tui ")[2]) == ["cluster", "certs", str(directory)]
 
 
 @pytest.fixture(params=["elsewhere", "another place"])

@@ -54,7 +54,7 @@ def compare(
     config = evaluation_config(config_path, device, first, second)
 
     async def judge() -> tuple[list[Verdict], tuple[Standing, ...]]:
-        return await judge_kernels(config, problem, kernels, work, quick=not thorough, runoff=True)
+        return await judge_kernels(config, problem, kernels, (first, second), work, quick=not thorough, runoff=True)
 
     with working("inspecting the problem", quiet=as_json) as work:
         verdicts, standings = run_async(judge())

@@ -79,7 +79,8 @@ def evaluate(
                 found = await _judge_at(evaluator, spec, wanted, AUTO in shapes, language, source)
                 at_sizes.extend(of_own_file(one, kernel.name) for one in found)
 
-        return await judge_kernels(config, problem, {kernel.name: (language, source)}, work, quick=quick, then=then)
+        kernels = {kernel.name: (language, source)}
+        return await judge_kernels(config, problem, kernels, (kernel,), work, quick=quick, then=then)
 
     with working("inspecting the problem", quiet=as_json) as work:
         verdicts, _ = run_async(judge())

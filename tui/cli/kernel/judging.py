@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,6 +78,7 @@ async def judge_kernels(
     config: EvaluationConfig,
     problem_name: str,
     kernels: dict[str, tuple[Language, str]],
+    paths: Sequence[Path],
     work: Working,
     *,
     quick: bool,
@@ -84,6 +86,8 @@ async def judge_kernels(
     then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
 ) -> tuple[list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn. If ``runoff`` is set and all kernels are correct, also time them side by side.
+
+    ``paths`` are the files of ``kernels``, in the same order.
 
     If no kernel builds, the function does not open the problem, so it need not wait for the device. ``work`` shows
     progress. ``then`` runs after the verdicts if any kernel builds, while the evaluator is still open.
@@ -120,13 +124,10 @@ async def judge_kernels(
             from tui.console.file_names import of_own_file
 
             allowed = LANGUAGE_OF_DEVICE[device.kind]
-            for name, (language, _) in kernels.items():
+            for (name, (language, _)), path in zip(kernels.items(), paths, strict=True):
                 if language not in LANGUAGES_OF_DEVICE[device.kind]:
-                    hint = (
-                        f"; to compile it here: kernel-tui build {name} --problem {problem_name}"
-                        if language == "cu"
-                        else ""
-                    )
+                    build = f"kernel-tui build {shlex.quote(str(path))} --problem {shlex.quote(problem_name)}"
+                    hint = f"; to compile it here: {build}" if language == "cu" else ""
                     said = (
                         f"{name}: Triton compiles for GPUs only, and this command judges on {device.name}"
                         if language == "triton"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ PROBLEM = click.option(
 def choices(names: list[str], what: str) -> str:
     """List options to type, such as ``The problems of session quickstart: --problem softmax, --problem gelu``."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{what}: {', '.join(f'--problem {name}' for name in names[:MOST_NAMED])}{more}"
+    return f"{what}: {', '.join(f'--problem {shlex.quote(name)}' for name in names[:MOST_NAMED])}{more}"
 
 
 def session_of_best(kernel: Path) -> SessionPaths | None:
