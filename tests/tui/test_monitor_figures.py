@@ -24,7 +24,7 @@ from tui.headless.progress import LiveTable
 from tui.monitor.panes.status import news_of
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
-from tui.text.story import Story
+from tui.text.story import Story, fold_with_story
 from tui.view.activity import activity_of, now_of
 from tui.view.model import Link, Model
 from tui.view.over_time.progress import shares_done
@@ -100,6 +100,23 @@ async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(eng
         assert not any(f"new best {other}, 8.50x" in text for text in told), "9.00x was reached before"
         engine.record(ev.VerdictGiven(variant=best, verdict=verdict(9.5)))
         await monitor.until_shown(f"new best {best}, 9.50x")
+
+
+def test_the_log_names_a_prune_before_its_consequences(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state, story = fold_with_story(reader.read())
+    best = state.problems["softmax"].best or ""
+    for node, event, message in (
+        (best, ev.NodePruned(node=best), f"pruned {best}"),
+        (best, ev.NodeRestored(node=best), f"restored {best}"),
+    ):
+        before = len(story.lines)
+        for one in (event, ev.CommandHandled(command=1, ok=True, message=message, node=node)):
+            recorded = ev.Recorded(state.seq + 1, NOW, one)
+            state.apply(recorded)
+            story.note(state, recorded)
+        told = [line.text for line in list(story.lines)[before:]]
+        assert told[0] == f"request: {message}" and told[1].startswith("softmax: the best is now "), told
 
 
 def test_the_log_gives_a_seeded_kernel_the_speedup_of_its_machine_code(session: SessionPaths) -> None:

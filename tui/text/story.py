@@ -73,6 +73,8 @@ class Story(Struct):
     _waits: WaitLines = field(default_factory=WaitLines)
     _running: int | None = None
     """The PID of the newest engine, or None after its last event."""
+    _steered: tuple[str, int] = ("", 0)
+    """If the last event was a prune or restore: its node, and the number of lines about the consequences."""
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Add the event's lines to the log. Return whether the event had any lines."""
@@ -98,9 +100,15 @@ class Story(Struct):
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
             told.append(("info", waiting))
+        (node, consequences), self._steered = self._steered, ("", 0)
+        if isinstance(event, ev.NodePruned | ev.NodeRestored):
+            self._steered = event.node, len(told)
         if not told:  # most verdicts
             return False
+        # The engine records a prune or restore just before its answer, but the answer names the cause.
+        after = [self.lines.pop() for _ in range(consequences)] if _answers(event, node) else []
         self.lines.extend(Line(recorded.time, *one) for one in told)
+        self.lines.extend(reversed(after))
         return True
 
     def _is_news(self, state: SessionState, event: ev.VerdictGiven) -> bool:
@@ -188,6 +196,11 @@ def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     state, story = SessionState(), Story()
     state.apply_all(recorded, dict.fromkeys(TOLD, partial(story.note, state)))
     return state, story
+
+
+def _answers(event: ev.AnyEvent, node: str) -> bool:
+    """Return whether ``event`` is the answer to a request about ``node``."""
+    return isinstance(event, ev.CommandHandled) and event.ok and event.node == node
 
 
 def _is_judged_again(state: SessionState, event: ev.AnyEvent) -> bool:
