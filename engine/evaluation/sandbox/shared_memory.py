@@ -9,7 +9,7 @@ import sys
 
 
 def shared_memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
-    """Create ``nbytes`` of zeroed memory, a multiple of the page size.
+    """Create shared memory of ``nbytes`` zeros; ``nbytes`` must be a multiple of the page size.
 
     Return the file descriptor and the mapping. The function seals the size, because SIGBUS would end the judge if a
     kernel shrank the file. Threat: forged-answer.

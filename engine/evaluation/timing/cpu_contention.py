@@ -22,7 +22,7 @@ _current_core = ctypes.CDLL(None).sched_getcpu  # Python's os module lacks this 
 def processor_s(pid: int | None) -> float:
     """Return the processor time of all threads of a process, in seconds, or 0 after the end of the process."""
     if pid is not None:
-        # CPUCLOCK_SCHED of a process: include/linux/posix-timers_types.h.
+        # This number is the process's CPUCLOCK_SCHED clock; see include/linux/posix-timers_types.h in Linux.
         with contextlib.suppress(OSError):
             return time.clock_gettime((~pid << 3) | 2)
     return 0.0
