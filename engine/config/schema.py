@@ -137,8 +137,8 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel whose idea has a new
-    category.
+    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel whose idea has
+    another category than the ideas of these kernels and their ancestors.
     """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.

@@ -110,7 +110,7 @@ class Evaluator(Protocol):
         on_verdict: Callable[[Verdict], None] | None = None,
         on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
-        """Build, check and time one kernel. Cancelling the task ends its processes within a second.
+        """Build, check and time one kernel. Canceling the task ends its processes within a second.
 
         The verdict reports errors in the kernel, which raise no exception. The event loop calls ``on_stage`` for each
         stage, and ``known`` when the kernel is built and would run next. It calls ``on_verdict`` after a kernel has

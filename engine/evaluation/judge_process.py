@@ -125,7 +125,7 @@ class JudgeProcess:
     async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for the answer. Start the judge if necessary.
 
-        Cancelling the task cancels the request. The engine kills a judge that does not confirm the cancellation within
+        Canceling the task cancels the request. The engine kills a judge that does not confirm the cancellation within
         ``_CANCEL_S`` seconds. Raises ``EvaluationError`` if the judge dies, exceeds the deadline or reports a failure.
         """
         begun, self._begun = self._begun, None
@@ -164,7 +164,7 @@ class JudgeProcess:
         begun = self._begun
         if begun is not None and begun is not asyncio.current_task():
             self._begun = None
-            begun.cancel()  # Cancelling also ends the judge's child processes.
+            begun.cancel()  # Canceling also ends the judge's child processes.
             await asyncio.gather(begun, return_exceptions=True)
         process, self._process = self._process, None
         self.forget_problems()

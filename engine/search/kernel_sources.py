@@ -39,7 +39,10 @@ class Sources:
         return Claim(variant, digest, is_new=True)
 
     def find(self, problem: str, text: str) -> str | None:
-        """Return the variant of ``problem`` with this source, or None. White space at the end makes no difference."""
+        """Return the variant of ``problem`` with this source, with or without a newline at its end, or None.
+
+        White space at the end of ``text`` makes no difference.
+        """
         body = text.rstrip()
         digests = (_digest(one) for one in (text, body + "\n", body))
         return next((found for one in digests if (found := self._claimed.get((problem, one))) is not None), None)

@@ -299,11 +299,13 @@ class Steering:
         return Outcome(said, node=variant.variant, events=(*new, variant))
 
     def _idea_of_file(self, problem: ProblemState, file: str, text: str, parent: str | None) -> IdeaState | None:
-        """Return the newest idea that a person seeded from ``file`` with the same text and parent, if any."""
+        """Return the idea of the newest round that a person seeded from ``file`` with the same text and parent, if any.
+
+        Ideas of earlier rounds get no more kernels: their rounds have ended, and so has the choice of parents.
+        """
         if not file:
             return None
-        ideas = (self._state.ideas[name] for round_ in reversed(problem.rounds) for name in reversed(round_.ideas))
-        for idea in ideas:
+        for idea in (self._state.ideas[name] for name in reversed(problem.rounds[-1].ideas)):
             is_same = (idea.proposer, idea.data.get(SEED_FILE), idea.text, idea.parent) == (BY_HAND, file, text, parent)
             if is_same and not self._state.is_pruned(idea.id):
                 return idea

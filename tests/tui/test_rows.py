@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,12 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import SessionState
+from engine.session.store import SessionPaths
 from tui.monitor.panes.tree.rows import Mode, SortKey, TreeRows, View
+from tui.monitor.panes.tree.tree_lines import RowLines
+from tui.monitor.theme.palette import monochrome
+from tui.view.model import Model
+from tui.view.source import SessionSource
 
 
 def grown(mode: Mode = "round", sort: SortKey = "written", filter: str = "", every: int = 7) -> TreeRows:
@@ -206,11 +212,12 @@ def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
         ("latency", ["category latency"], []),
         ("queued", [], ["status queued"]),
         ("v1 r1 softmax", [], []),
+        ("per swizzle", ["handle a tile per block, and load…", "…inputs before the swizzle of its operands…"], []),
         ("swizzle unroll=2", ["…inputs before the swizzle of its operands…"], ["…prefetch=512 unroll=2"]),
     ],
 )
 def test_a_filtered_row_says_what_matches_if_it_shows_no_match(
-    words: str, of_idea: list[str], of_kernel: list[str]
+    words: str, of_idea: list[str], of_kernel: list[str], tmp_path: Path
 ) -> None:
     text = "handle a tile per block, and load each block of both inputs before the swizzle of its operands begins again"
     state = SessionState()
@@ -231,6 +238,9 @@ def test_a_filtered_row_says_what_matches_if_it_shows_no_match(
     rows.set_mode("lineage")  # without a row for the idea
     (kernel_row,) = (row for row in rows.rows if row.kind == "variant")
     assert {*rows.why(kernel_row, "v1 lanes=16 handle a tile")} == {*of_kernel, *of_idea}
+    artist = RowLines(Model(SessionSource(SessionPaths.at(tmp_path)), state), monochrome(), ascii_only=False)
+    drawn = artist.draw(kernel_row, 88, why=rows.why).text
+    assert all(word in drawn for word in words.split() if word not in ("r1", "softmax")), "an excerpt hides no match"
 
 
 def test_a_lineage_longer_than_the_stack() -> None:

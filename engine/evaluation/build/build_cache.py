@@ -44,7 +44,7 @@ class BuildCache:
         return Built(*found) if found is not None else None
 
     async def build(self, kernel: KernelSource) -> Built:
-        """Return an earlier build of the kernel, or build the kernel now. Cancelling kills the compiler.
+        """Return an earlier build of the kernel, or build the kernel now. Canceling kills the compiler.
 
         Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """

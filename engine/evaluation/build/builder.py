@@ -38,7 +38,7 @@ class Builder:
             self._begun[kernel] = asyncio.create_task(self._build(kernel, lambda stage: None))
 
     async def build(self, kernel: KernelSource, on_stage: Callable[[Stage], None] = lambda stage: None) -> BuildReport:
-        """Build a kernel, and return the compiler's report. Cancelling kills the compiler.
+        """Build a kernel, and return the compiler's report. Canceling kills the compiler.
 
         Raises ``NoCompiler`` if the compiler is missing, and ``OSError`` if the cache is not writable.
         """

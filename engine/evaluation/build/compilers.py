@@ -144,7 +144,7 @@ async def build(
     """Compile ``source`` after ``header``. Return the library (None if compilation failed) and the compiler's report.
 
     ``directory``: the cache. ``defines``: a function with C linkage that the library must define. ``flags``: a
-    replacement for the language's flags. Cancelling kills the compiler. Raises ``NoCompiler`` if the compiler is
+    replacement for the language's flags. Canceling kills the compiler. Raises ``NoCompiler`` if the compiler is
     missing, and ``OSError`` if the cache is not writable.
     """
     flags = flags_of(language) if flags is None else flags

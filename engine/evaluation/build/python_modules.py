@@ -51,7 +51,7 @@ async def build_module(
     """Return the path of ``kernel.py`` with compiled extensions (None if compilation failed), and the compilers'
     report.
 
-    ``kind``: "cpu" or "cuda". ``arch``: the GPU's architecture, such as ``sm_90a``. Cancelling kills the compilers.
+    ``kind``: "cpu" or "cuda". ``arch``: the GPU's architecture, such as ``sm_90a``. Canceling kills the compilers.
     Raises ``OSError`` if the cache is not writable.
     """
 

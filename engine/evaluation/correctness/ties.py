@@ -79,8 +79,8 @@ class Choice:
 def choices_of(
     in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[Sequence[torch.Tensor], list[Choice | None], bool]:
-    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with such
-    indices.
+    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with
+    indices of its largest, smallest or sorted values.
     """
     with _Choices() as exact:
         outputs = in_double()

@@ -107,7 +107,7 @@ async def profile(
     per launch.
 
     ``report``: the path for ncu's report, which ends in ``.ncu-rep``. ``device``: the GPU's NVML id, by default the
-    first GPU. The caller must hold the GPU. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the kernel.
+    first GPU. The caller must hold the GPU. Raises ``NoTool`` and ``ProfileError``. Canceling ends ncu and the kernel.
     """
     ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
     environment = {**os.environ, "PYTHONPATH": python_path()}

@@ -203,7 +203,7 @@ def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str
     leaders = state.leaders(round_.problem)
     for rank, leader in enumerate(leaders):
         idea = state.ideas[leader.idea]
-        seeded_now = idea.proposer == BY_HAND and leader.written_at >= round_.started_at
+        seeded_now = leader.round == round_.number and idea.proposer == BY_HAND and idea.id in round_.ideas
         if seeded_now and leader.id not in parents and (rank < places or state.is_pinned(leader.id)):
             parents.append(leader.id)
     return parents

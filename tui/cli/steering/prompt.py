@@ -27,7 +27,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 @sessions_option
 @click.option("--problem", help="Problem of the session.  [default: the first]")
 @click.option(
-    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: the kind that NODE needs]"
+    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: what NODE needs, else idea]"
 )
 @click.option("--edit", is_flag=True, help="Edit the prompt in $EDITOR; the model then receives your version.")
 @json_option

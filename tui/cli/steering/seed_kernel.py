@@ -20,7 +20,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.option("--parent", help="Parent: the kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
-@click.option("--text", help="Description of the idea behind the kernel.  [default: seeded from FILE]")
+@click.option("--text", help="Description of the idea behind the kernel.  [default: seeded from the file's name]")
 def seed_kernel(
     session: str,
     kernel: Path,
@@ -36,7 +36,7 @@ def seed_kernel(
 
     KERNEL is a .cpp, .cu or .py file, or '-' for standard input. For the signature of a problem's C++ and CUDA kernels,
     run `kernel-tui problems FILE`. The kernel can become a parent in the same round. A corrected version of a file that
-    you seeded before belongs to the same idea.
+    you seeded in this round with the same --text and --parent belongs to the same idea.
     """
     from engine.session.records.requests import SeedKernel
     from engine.system.text_file import read_stream

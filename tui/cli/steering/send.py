@@ -81,7 +81,7 @@ def _resumed_by(session: str, command: Command, option: str) -> str:
         return f"first: {resume} {option}".rstrip()
     names = ("minutes", "rounds", "dollars", "tokens", "calls")
     limits = {name: value for name in names if (value := getattr(command, name, None)) is not None}
-    options = [f"--{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in limits.items()]
+    options = [f"--{name} {f'{value:.10g}' if isinstance(value, float) else value}" for name, value in limits.items()]
     if isinstance(command, ChangeShare):
         options.append(f"--model {shlex.quote(command.model)}" if command.model else "--per-problem")
     return f"with the new limits: {resume} {' '.join(options)}"

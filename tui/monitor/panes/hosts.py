@@ -69,7 +69,7 @@ def _devices(
     load = _mean([sample.utilization for sample in found])
     parts.append((f"{load:>3.0f}% " if load is not None else "  -  ", palette.running))
     if len(group) > 1:
-        parts.append((f"{len(group)} devices, {len(busy)} at work  ", palette.text))
+        parts.append((f"{len(group)} devices, {len(busy)} in use  ", palette.text))
     elif any(fact_id in model.state.waits for fact_id in ids):
         parts.append((f"{'in use by others':<18}", palette.warn))
     elif busy:

@@ -36,12 +36,12 @@ class Limit(NamedTuple):
 KERNELBENCH = Limit("wrong by KernelBench's rules", "!KB")
 SIZES = Limit("these sizes only", "!sizes")
 OWN, EARLIER = "own", "earlier"
-"""Words for kernels outside the last runoff. Their figures are those of their own verdicts, or an earlier runoff scaled
+"""Words for kernels outside the last runoff: their figures are those of their own verdicts, or an earlier runoff scaled
 them.
 """
 FIGURES = (
     f"speedup, ms: the best kernel's verdict, scaled by the runoff; {EARLIER}: by an earlier runoff; "
-    f"{OWN}: the kernel's own verdict, without a runoff"
+    f"{OWN}: the kernel's own verdict, not scaled"
 )
 
 
@@ -55,9 +55,9 @@ class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
         "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
-        "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. If a "
-        "runoff timed a kernel, its speedup and ms are the best kernel's, scaled by the runoff, or by an earlier "
-        f"runoff ('{EARLIER}'). Other kernels have the figures of their own verdicts ('{OWN}'), and these are dim if "
+        "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. Speedup "
+        "and ms of a kernel in the last runoff are the best kernel's, scaled by the runoff. Other kernels have figures "
+        f"that an earlier runoff scaled ('{EARLIER}'), or those of their own verdicts ('{OWN}'). The latter are dim if "
         "they look better than the best kernel's. In a short line, "
         f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
     )

@@ -42,7 +42,7 @@ class LogPane(LinesView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if self.has_focus:  # Without focus, only a resize or a new line changes the position.
+        if self.has_focus:  # A resize or a new line must not end the following.
             self._follows = self.scroll_offset.y >= self.max_scroll_y
 
     def _to_end(self) -> None:

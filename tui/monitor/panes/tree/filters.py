@@ -31,17 +31,18 @@ _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
 class Fact(NamedTuple):
     """Something that a filter can match. ``label`` is "" if the rows around show the value.
 
-    A row shows only an excerpt of a ``long`` text.
+    A row shows only an excerpt of a ``long`` text, and ``shown`` instead of the value, if given.
     """
 
     label: str
     value: str
     long: bool = False
+    shown: str = ""
 
     def around(self, word: str) -> str:
         """Return the label and value, or an excerpt around ``word``."""
         if not self.long:
-            return f"{self.label} {self.value}"
+            return f"{self.label} {self.shown or self.value}"
         text = one_line(self.value, READ)
         at = text.lower().find(word)
         start = text.rfind(" ", 0, max(0, at - AROUND)) + 1
@@ -140,8 +141,8 @@ def _names_of_idea(idea: IdeaState) -> list[Fact]:
 
 def _facts_of_idea(idea: IdeaState) -> list[Fact]:
     """Return what a filter matches for an idea and for its variants."""
-    named = f"{idea.transformation} {transformation_label(idea.transformation)}"
-    transformation = [Fact("transformation", named)] if idea.transformation else []
+    name, label = idea.transformation, transformation_label(idea.transformation)
+    transformation = [Fact("transformation", f"{name} {label}", shown=name)] if name else []
     return [*transformation, Fact("idea", idea.text[:READ], long=True), Fact("category", idea.category)]
 
 

@@ -68,9 +68,12 @@ class RowLines:
 
     def draw(self, row: Row, width: int, *, marked: bool = False, why: WhyShown | None = None) -> Strip:
         """Draw a row. If the filter matches text that the row would not show, the row begins with this text."""
-        strip = self._drawn(row, width, marked, [])
-        found = why(row, strip.text) if why is not None else []
-        return self._drawn(row, width, marked, [("  ".join([*found, ""]), self.palette.accent)]) if found else strip
+        strip, shown = self._drawn(row, width, marked, []), list[str]()
+        # An excerpt can push another match out of the row, so look again until the row shows all of them.
+        while why is not None and (found := [one for one in why(row, strip.text) if one not in shown]):
+            shown += found
+            strip = self._drawn(row, width, marked, [("  ".join([*shown, ""]), self.palette.accent)])
+        return strip
 
     def _drawn(self, row: Row, width: int, marked: bool, why: list[Part]) -> Strip:
         if row.kind == "variant" and (variant := self.model.state.variants.get(row.id)) is not None:
