@@ -137,8 +137,8 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Number of fastest kernels that become parents of the next round. ``beam`` may add one kernel whose idea has
-    another category than the ideas of these kernels and their ancestors.
+    """Number of kernels that become parents of the next round. ``beam`` may add one kernel whose idea has another
+    category than the ideas of these kernels and their ancestors.
     """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
@@ -164,7 +164,7 @@ class BudgetConfig(SpendLimits):
     in which another process occupies the device.
     """
     minutes_per_problem: Positive | None = None
-    """Engine time in minutes for each problem. With this key, the search opens, searches and evicts one problem before
+    """Engine time in minutes for each problem. With this key, the engine opens, searches and evicts one problem before
     it opens the next. Unused minutes go to other problems. Without this key, all problems share the time and stay open.
     """
     per_problem: SpendLimits = SpendLimits()
@@ -183,8 +183,8 @@ class ProfileConfig(Table):
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
-    name the measured bottleneck. ``ncu`` cannot profile kernels in the sandbox. It therefore runs these kernels, which
-    the judge found correct, with your permissions.
+    name the measured bottleneck. ``ncu`` cannot profile kernels in the sandbox. Therefore, the profiled kernels run
+    outside the sandbox, with your permissions, after the judge found them correct.
     """
 
 
@@ -230,7 +230,7 @@ class Config(Table):
     """Random seed. Searches with the same seed use the same playbook ideas and the same inputs."""
     warm_start: Annotated[tuple[ResolvedPath, ...], Field(strict=False)] = ()
     """Warm start: earlier sessions, as directories or globs. In round 0, a new search judges these sessions' best
-    kernels for the same problem.
+    kernels for its own problems.
     """
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()

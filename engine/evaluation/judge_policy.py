@@ -64,8 +64,8 @@ class PairPolicy(Struct, frozen=True):
     """Number of pairs in a cycle, in which one pair has outliers in its inputs. This rate exposes kernels that sample
     their inputs, but is too low to change a median.
 
-    The same number of pairs has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have such
-    inputs where the problem permits them.
+    Another pair of the cycle has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have
+    such inputs where the problem permits them.
     """
     between_s: float = 0.3
     """Maximum time in seconds for the extra trials, which run at random points between the pairs."""
@@ -74,7 +74,7 @@ class PairPolicy(Struct, frozen=True):
     quick: Effort = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
     """Effort for a verdict in a search, which later times the leaders again in a runoff."""
     thorough: Effort = Effort(half_width=0.004, least_s=0.5, overhead_s=1.5, runs_s=2.0)
-    """Effort for one timing process of ``kernel-tui eval`` and ``compare``."""
+    """Effort for one timing process of ``kernel-tui eval`` and ``compare --thorough``."""
     thorough_busy: Effort = Effort(half_width=0.004, least_s=1.5, overhead_s=4.0, runs_s=6.0)
     """Effort for a thorough verdict while other programs are running, or if most pairs are disturbed."""
     processes: int = 3

@@ -17,10 +17,10 @@ from tui.console.echo import echo
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Create a CA and the certificates of all roles.
 
-    With --host, give the name or IP address by which workers and engines reach the scheduler. If DIRECTORY already has
-    a CA that is valid for long enough, the command renews only the other certificates. Without --host, renewed
-    certificates list the same hosts as before. Anyone who holds a certificate can run code on the workers, so copy the
-    files over SSH. The CA's key, ca-key.pem, stays on this machine.
+    With --host, give the name or IP address by which workers and engines reach the scheduler. The command keeps a CA
+    that is valid for long enough, and renews the certificates of the roles. Without --host, renewed certificates list
+    the same hosts as before. Anyone who holds a certificate can run code on the workers, so copy the files over SSH.
+    The CA's key, ca-key.pem, stays on this machine.
     """
     from engine.cluster.certificates import ROLES, create
 

@@ -52,8 +52,8 @@ def evaluate(
 ) -> None:
     """Judge KERNEL: check its outputs and measure its speedup.
 
-    KERNEL is a .cpp, .cu or .py file. For a file in a session's best/, the defaults are the session's problem and
-    [evaluation] settings.
+    KERNEL is a .cpp, .cu or .py file. A file in a session's best/ uses the session's problem and [evaluation] settings
+    by default.
 
     A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. With --quick, the command uses one
     process.

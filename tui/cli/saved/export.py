@@ -126,8 +126,8 @@ def export(
     kernel-tui export KERNEL --problem P
 
     VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package or --standalone, the
-    command exports a kernel as a KernelBench solution. If the output's name ends in .cpp or .cu, the output is the
-    kernel's source. FILE "-" is standard output.
+    command exports a kernel as a KernelBench solution. An output named *.cpp or *.cu is the kernel's source. FILE "-"
+    is standard output.
     """
     given = {
         "VARIANT": variants,

@@ -41,9 +41,9 @@ def kernels(
     """Search the correct kernels in all sessions.
 
     A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the best kernels. If more kernels match than --limit allows, each problem gets an equal share
-    of the list. Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show SESSION
-    KERNEL
+    the list starts with the best kernels. Each problem gets an equal share of the list if more kernels match than
+    --limit allows. Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show
+    SESSION KERNEL
     """
     from engine.session.library import fair_choice, matching, newest_first, read_library, session_directories
     from engine.system.globbing import TooWide

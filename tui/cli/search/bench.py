@@ -93,12 +93,12 @@ def bench(
 
     fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 
-    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. If a problem does not
-    need all of its minutes, the search gives the rest to problems that can still improve. At the end, the command
-    writes report.json, report.md and report.html.
+    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
+    does not need go to problems that can still improve. At the end, the command writes report.json, report.md and
+    report.html.
 
-    If the search was interrupted or killed, the same command continues it. If the search is complete, the same command
-    only writes the report.
+    The same command continues a search that was interrupted or killed. For a complete search, the command only writes
+    the report.
     """
     own = {
         "PATHS": entries,

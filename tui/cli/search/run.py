@@ -39,8 +39,8 @@ def run(
 
     Without CONFIG, the command reads config.toml in the current directory.
 
-    If a search with this configuration is running, attach to it. If CONFIG's newest search is unfinished, offer to
-    resume it. If the time budget is used up, offer more minutes.
+    The command attaches to a running search with this configuration. It offers to resume CONFIG's newest search if that
+    search is unfinished. It offers more minutes if the time budget is used up.
 
     Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
     """

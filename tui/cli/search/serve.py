@@ -23,8 +23,8 @@ from tui.console.echo import echo
 def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
     """Show the monitor of a session in a browser.
 
-    Listens on 127.0.0.1 only. The printed address contains a token; without it, the server answers 401. Each page runs
-    its own monitor. Ctrl-C ends the server and its pages. The search continues.
+    The server listens on 127.0.0.1 only. The printed address contains a token; without the token, the server answers
+    401. Each page runs its own monitor. Ctrl-C ends the server and its pages. The search continues.
 
     From another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST
     """

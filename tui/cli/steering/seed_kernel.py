@@ -34,9 +34,9 @@ def seed_kernel(
 ) -> None:
     """Add a kernel that you wrote. The engine judges the kernel next.
 
-    KERNEL is a .cpp, .cu or .py file, or '-' for standard input. For the signature of a problem's C++ and CUDA kernels,
-    run `kernel-tui problems FILE`. The kernel can become a parent in the same round. A corrected version of a file that
-    you seeded in this round with the same --text and --parent belongs to the same idea.
+    KERNEL is a .cpp, .cu or .py file, or '-' for standard input. Run `kernel-tui problems FILE` to see the signature of
+    the problem's C++ and CUDA kernels. The kernel can become a parent in the same round. A corrected version of a file
+    belongs to the same idea if the round, --text and --parent are the same.
     """
     from engine.session.records.requests import SeedKernel
     from engine.system.text_file import read_stream
