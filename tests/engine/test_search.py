@@ -97,10 +97,14 @@ def new_session(
 
 
 def wait_for_end(paths: SessionPaths) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    """Wait for the end of the search, as long as new events arrive."""
+    deadline, count = time.monotonic() + PATIENCE_S, 0
     while engine_liveness(paths).running:
         if time.monotonic() > deadline:
-            raise AssertionError(f"{log_tail(paths, 50)}\nlast events: {events_of(paths)[-5:]}")
+            events = events_of(paths)
+            if len(events) == count:
+                raise AssertionError(f"{log_tail(paths, 50)}\nlast events: {events[-5:]}")
+            deadline, count = time.monotonic() + PATIENCE_S, len(events)
         time.sleep(0.1)
 
 
@@ -133,7 +137,7 @@ def search() -> Finished:
     """Run a search of three problems, two of them searchable. Tests only read the result."""
 
     def run(directory: Path) -> None:
-        paths = new_session(directory, "softmax", "raises", "chain", rounds=1, runoff=4)
+        paths = new_session(directory, "softmax", "raises", "chain", rounds=1, minutes=30.0, runoff=4)
         start_engine(paths)
         wait_for_end(paths)
 
