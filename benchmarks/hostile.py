@@ -233,7 +233,7 @@ def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended:
     for number, site in enumerate(flying):
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
             stack.enter_context(partials.of(site))(texts[number % len(texts)])
-            stack.pop_all()  # The file stays, as after the death of an engine.
+            stack.pop_all()  # Keep the file, as if the engine had crashed.
     return paths
 
 

@@ -512,8 +512,8 @@ class SandboxPolicy(Struct, frozen=True):
     reason_chars: int = 1000
     """Maximum characters of a process's own report that a reason quotes."""
     threads: int = 1024
-    """Maximum number of threads in a kernel, in addition to ``threads_per_core``. The system permits about ten thousand
-    threads for all processes.
+    """Maximum number of CPU threads in a kernel's process, in addition to ``threads_per_core``. The system permits
+    about ten thousand threads for all processes.
     """
     threads_per_core: int = 16
     """Maximum number of additional threads per core."""

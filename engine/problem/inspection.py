@@ -317,7 +317,8 @@ def _prepare() -> Callable[[Job], ProblemFailure] | None:
             import engine.problem.tracing.operators  # noqa: F401
     except ImportError as error:
         message = f"cannot import PyTorch: {' '.join(str(error).split())[:300]}"
-        return lambda job: ProblemFailure(job.id, job.path, message, "reinstall it: pip install torch")
+        remedy = "reinstall it: pip install --force-reinstall torch"
+        return lambda job: ProblemFailure(job.id, job.path, message, remedy)
     torch.set_num_threads(1)
     return None
 

@@ -124,7 +124,7 @@ def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
     if held.tokens:
         yield f"Reserved for {_many(len(spending.flying), 'call')} in flight: {_amount(held)}.", palette.dim
     if spend.unpriced:
-        yield f"{_many(spend.unpriced, 'reply')} of unknown price, not included in the dollars.", palette.warn
+        yield f"{_many(spend.unpriced, 'reply')} without a known price: the dollars exclude this cost.", palette.warn
 
 
 def _amount(amount: Amount) -> str:

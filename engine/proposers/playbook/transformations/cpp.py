@@ -109,7 +109,7 @@ def prefetch() -> Transformation:
         "prefetch",
         "latency",
         "The hardware prefetcher stops at page boundaries and starts over on every row. Prefetch lines a fixed "
-        "distance ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
+        "distance ahead, so that loads hit the L1 cache. The gain is largest where memory is the limit.",
         {"prefetch": 512},
         ("prefetch",),
         gain=1.45,

@@ -74,7 +74,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
             raise Unsupported(f"the model scans the result of {source.target.removeprefix('aten.').split('.')[0]}")
         source = nodes[source.args[0]["ref"]]
         if SCANS[node.target] == "prod" and cut:
-            raise Unsupported("the model computes an exclusive product that begins with 0")
+            raise Unsupported("the model computes an exclusive cumulative product that begins with 0")
     end = GraphNode("output__", "output", "output", ({"ref": source.name},))
     upto = next(place for place, each in enumerate(graph) if each.name == source.name) + 1
     (term,) = terms_of(spec, (*graph[:upto], end))

@@ -96,7 +96,7 @@ class Right(Struct, frozen=True):
 
     Attributes:
         direct: Pointer to matrix ``b``'s first element if the rows are contiguous, else "".
-        step: The distance between contiguous rows.
+        step: Row stride of ``b`` in elements, used only if the rows are contiguous.
         pack: Statements that fill ``panel`` (``depth`` x ``kCols``), starting at row ``k0`` and column ``n``. Columns
             from ``n1`` on are 0.
     """
