@@ -138,7 +138,7 @@ class Chain:
         with SessionReader(self.paths) as reader:
             return list(reader.read())
 
-    def wait_for(self, wanted: Callable[[list[Recorded]], bool], within_s: float = 120.0) -> bool:
+    def wait_for(self, wanted: Callable[[list[Recorded]], bool], within_s: float = 300.0) -> bool:
         """Return whether ``wanted(all events)`` became true while the engine was running. Raises TimeoutError."""
         deadline = time.monotonic() + within_s
         events: list[Recorded] = []

@@ -137,7 +137,7 @@ def test_a_wait_that_lasts_is_said_once_while_it_does() -> None:
 
 def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: Path) -> None:
     write_project(tmp_path, rounds=1)
-    config = (tmp_path / "config.toml").read_text() + "[budget]\nminutes = 0.2\n"
+    config = (tmp_path / "config.toml").read_text() + "[budget]\nminutes = 20\n"
     (tmp_path / "config.toml").write_text(config)
     variables = environment() | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(
