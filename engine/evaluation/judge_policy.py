@@ -103,8 +103,8 @@ class StatisticsPolicy(Struct, frozen=True):
     normal_above: int = 500
     """Number of samples above which the normal distribution replaces the binomial distribution."""
     order: float = 1.15
-    """Maximum effect of the order within a pair, in both directions. The order matters because the second call finds
-    other data in the caches.
+    """Maximum effect of the order within a pair, as a factor in either direction. The order matters because the second
+    call finds other data in the caches.
     """
     least_of_order: int = 3
     """Minimum number of pairs per order. With fewer pairs, the order's effect is unknown."""
@@ -251,7 +251,7 @@ class ClockPolicy(Struct, frozen=True):
     """Share of SOL above which the judge repeats an evaluation. A CPU's bandwidth varies by 20% from minute to minute.
     """
     retry_s: float = 1.0
-    """Pause before the judge repeats an evaluation that failed without the kernel's fault."""
+    """Pause before the judge repeats an evaluation that failed through no fault of the kernel."""
 
 
 class RunoffPolicy(Struct, frozen=True):
@@ -279,13 +279,15 @@ class DevicePolicy(Struct, frozen=True):
     """How the judge uses its device."""
 
     untimed_up_to_ms: float = 12.0
-    """Duration of work above which cold first launches from Python make no measurable difference."""
+    """Duration of a call above which cold first launches from Python make no measurable difference."""
     untimed_calls: int = 2
     """Maximum number of untimed calls before a timed call with launches from Python. For a network of 200 launches, the
     first call takes 1.6 times as long as a warm call, and the second call 1.3 times.
     """
     apart_up_to_ms: float = 150.0
-    """Maximum time of a reference with a process of its own. The GPU's work dominates longer times."""
+    """Maximum duration of the reference's calls for which the judge gives the reference its own process. In longer
+    calls, the GPU's work dominates.
+    """
     apart_attempts: int = 2
     """Maximum number of processes for one reference. After this many failures, the judge times the reference itself."""
     launched_ms: float = 0.4
@@ -331,7 +333,7 @@ class DevicePolicy(Struct, frozen=True):
     writes_ms: float = 5.0
     """Duration of memory writes that reveal leftover GPU work. GPU contexts take turns of about 2 ms."""
     compiled_s: float = 0.2
-    """Minimum time for the ``torch.compile`` baseline."""
+    """Minimum time for timing the ``torch.compile`` baseline."""
     compile_process_s: int = 600
     """Timeout for the process that compiles and times the ``torch.compile`` baseline."""
     copy_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
@@ -512,11 +514,11 @@ class SandboxPolicy(Struct, frozen=True):
     reason_chars: int = 1000
     """Maximum characters of a process's own report that a reason quotes."""
     threads: int = 1024
-    """Maximum number of CPU threads in a kernel's process, in addition to ``threads_per_core``. The system permits
+    """Maximum number of CPU threads in a kernel's process, plus ``threads_per_core`` for each core. The system permits
     about ten thousand threads for all processes.
     """
     threads_per_core: int = 16
-    """Maximum number of additional threads per core."""
+    """Number of additional threads permitted per CPU core."""
     descriptors: int = 256
     """Maximum number of files that a kernel may have open. The CUDA driver needs a few dozen."""
     compiled_file_bytes: int = 2 * GIB
@@ -562,13 +564,13 @@ class SandboxPolicy(Struct, frozen=True):
     the cores.
     """
     memory_bytes: int = 256 * MIB
-    """Maximum memory of a compiled kernel, in addition to ``thread_bytes`` and ``per_problem``."""
+    """Maximum memory of a compiled kernel, plus the memory that ``thread_bytes`` and ``per_problem`` add."""
     thread_bytes: int = 16 * MIB
     """Additional memory per thread. A Python kernel may load two OpenMP libraries, and each library's threads have
     stacks of 8 MiB.
     """
     per_problem: float = 2.0
-    """Additional memory, relative to the problem's minimum traffic."""
+    """Additional memory, relative to the problem's minimum memory traffic."""
     per_problem_most_bytes: int = 1 * GIB
     """Maximum memory traffic that counts for ``per_problem``."""
     python_memory_bytes: PerDevice = PerDevice(1 * GIB, 8 * GIB)
@@ -613,7 +615,7 @@ class SandboxPolicy(Struct, frozen=True):
     report_slack_ms: float = 0.05
     """Time by which the reported times may exceed ``report_slack`` times the judge's own measurement."""
     report_slack: float = 1.01
-    """Factor by which the reported times may exceed the judge's own measurement. Longer times are forged."""
+    """Factor by which the reported times may exceed the judge's own measurement. Longer times count as forged."""
 
 
 class CorrectnessPolicy(Struct, frozen=True):
@@ -623,7 +625,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     """Multiple of KernelBench's tolerance up to which rounding can explain an error. The verdict then names no pattern.
     """
     slight_share: float = 1e-3
-    """Share of wrong integers or booleans that rounding can explain."""
+    """Maximum share of wrong integers or booleans that rounding can explain."""
     blended_together: int = 1 << 17
     """Maximum number of elements in a weight that the judge mixes together with others. A network has hundreds of
     weights.
@@ -706,11 +708,11 @@ class CorrectnessPolicy(Struct, frozen=True):
     hopeless: float = 100.0
     """Multiple of eager's error, after two runs on nearby inputs, above which the kernel is at fault."""
     period: int = 8191
-    """Period after which random numbers in a large tensor repeat. The period is a prime. Drawing every number would
+    """Number of elements after which random numbers in a large tensor repeat; a prime. Drawing every number would
     take longer than running most models.
     """
     least_period: int = 1021
-    """Shortest period of the noise added to mixed inputs."""
+    """Shortest period of the noise added to mixed inputs, in elements."""
     noise: float = 0.1
     """Size of the noise added to mixed inputs, relative to the inputs' mean magnitude. The noise prevents kernels from
     combining earlier outputs into the new output.

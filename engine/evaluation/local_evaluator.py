@@ -97,7 +97,7 @@ class LocalEvaluator:
         self._line: list[Waiting] = []
         self._tickets = itertools.count()
         self._evaluating = 0
-        """Number of kernels in evaluation."""
+        """Number of kernels under evaluation."""
         self._headers: dict[str, str] = {}
         self._sol_ms: dict[str, float] = {}
         """SOL bounds by problem, in milliseconds. All judges use the same bounds, and a resumed session keeps them."""
@@ -167,7 +167,7 @@ class LocalEvaluator:
     async def open(
         self, problem: ProblemSpec, header: str, sol_ms: float | None = None, *, limit_s: float = _OPEN_S
     ) -> Opened:
-        """Open a problem. ``limit_s``: time limit in seconds, which starts when the device is free."""
+        """Open a problem. ``limit_s``: time limit in seconds, counted from when the device is free."""
         self._headers[problem.id] = header
         self._sol_ms.pop(problem.id, None)
         if sol_ms is not None:
@@ -306,7 +306,8 @@ class LocalEvaluator:
             except ProfileError as error:
                 raise CountersUnavailable(str(error), lasting=error.lasting) from None
             except TimeoutError:
-                raise CountersUnavailable(f"another process used the device for more than {DEADLINE_S:g} s") from None
+                reason = f"another process used the device for more than {DEADLINE_S:g} s; try again later"
+                raise CountersUnavailable(reason) from None
         return tuple(KernelCounters(one.kernel, {each.name: each.value for each in one.metrics}) for one in found)
 
     async def evict(self) -> None:

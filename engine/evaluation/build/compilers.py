@@ -1,7 +1,7 @@
 """Compile one kernel into a shared library, without using the device, and cache the library by content.
 
 A ``.cpp`` kernel targets this machine's processor; a ``.cu`` kernel targets a single real architecture. The compiler
-includes the derived header but no PyTorch headers, so a build takes well under a second.
+includes the derived header but no PyTorch headers, so a build takes about a second.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ async def build(
     defines: str = "launch",
     flags: tuple[str, ...] | None = None,
 ) -> tuple[Path | None, BuildReport]:
-    """Compile ``source`` after ``header``. Return the library (None if compilation failed) and the compiler's report.
+    """Compile ``source``, preceded by ``header``.
+
+    Return the library (None if compilation failed) and the compiler's report.
 
     ``directory``: the cache. ``defines``: a function with C linkage that the library must define. ``flags``: a
     replacement for the language's flags. Canceling kills the compiler. Raises ``NoCompiler`` if the compiler is
@@ -308,9 +310,7 @@ def _resources(log: str) -> tuple[int | None, int | None, int | None]:
 
 
 def trimmed(log: str) -> str:
-    """Shorten ``log``. Keep the start, which contains the first errors, and the end, which contains the
-    outcome.
-    """
+    """Shorten ``log`` to its start, which contains the first errors, and its end, which contains the outcome."""
     log = log.strip()
     if len(log) <= _BUILD.log_chars:
         return log

@@ -138,7 +138,8 @@ def _errors_or_wrong(
             return place
     right = exact()
     if right is None or len(right.outputs) < len(outputs):
-        return next(iter(suspects), 0)  # Without suspects, another process changed an output after it failed.
+        # Without suspects, another process changed an output after the comparison failed.
+        return next(iter(suspects), 0)
     inaccurate = dict[int, _Suspect]()
     for place in suspects:
         out = outputs[place]
@@ -230,13 +231,13 @@ class _Suspect:
     At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
     large as eager's error on nearby inputs.
 
-    All methods go through the output in parts, because a large output in fp64 already fills much of a GPU's memory.
+    All methods process the output in parts, because a large output in fp64 already fills much of a GPU's memory.
     """
 
     def __init__(
         self, out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, tolerance: float, policy: CorrectnessPolicy
     ) -> None:
-        # Each pass reads the output again. Without a copy, a kernel that writes late could change it in between.
+        # Copy the output, because a kernel that writes late could change the original between two passes.
         self._out = out.reshape(-1).clone()
         self._eager, self._exact = eager.reshape(-1), exact.reshape(-1)
         self._tolerance, self._policy = tolerance, policy

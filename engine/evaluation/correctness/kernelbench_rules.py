@@ -85,6 +85,6 @@ def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str
 
 
 def speedup(reference_ms: Sequence[float], kernel_ms: Sequence[float]) -> float | None:
-    """Return the reference's mean time divided by the kernel's mean time, or None without times."""
+    """Return the reference's mean time divided by the kernel's mean time, or None if there are no times."""
     total_ms = sum(kernel_ms)
     return sum(reference_ms) / len(reference_ms) / (total_ms / len(kernel_ms)) if total_ms else None

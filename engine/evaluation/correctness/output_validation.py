@@ -53,7 +53,7 @@ class Answers:
     ) -> None:
         """Raise ``Rejected`` with the failure pattern if the slot's results differ from ``expected``.
 
-        ``poison``: the number of the poison pattern that filled the outputs before the call. ``exact``: returns fp64
+        ``poison``: the index of the poison pattern that filled the outputs before the call. ``exact``: returns fp64
         outputs; called only after a mismatch. ``as_drawn``: whether the inputs are drawn inputs without a
         transformation.
         """

@@ -189,8 +189,9 @@ class PrecisionClassifier:
 
 
 def _relative_errors(exact: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float]:
-    """Return root mean square errors relative to the finite elements of ``exact``, or infinity for non-finite
-    outputs.
+    """Return each output's root mean square error, relative to the root mean square of ``exact``.
+
+    The function ignores elements at which ``exact`` is not finite. Other non-finite errors count as infinity.
     """
     finite = torch.isfinite(exact)
     right = exact[finite].double()

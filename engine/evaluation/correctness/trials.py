@@ -135,8 +135,9 @@ class TrialSource:
         return trial
 
     def _as_inspected(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return ``outputs``. Raises ``ProblemFileError`` if they differ from the outputs that the inspection found.
-        The inspection uses no GPU, and the outputs may depend on the inputs' values.
+        """Return ``outputs``. Raises ``ProblemFileError`` if the inspection found another number, dtype or shape.
+
+        The inspection uses no GPU, and these properties may depend on the device or on the inputs' values.
         """
         if len(outputs) != len(self._spec.outputs):
             raise ProblemFileError(
@@ -160,7 +161,7 @@ class TrialSource:
 
     @contextlib.contextmanager
     def _generators_kept(self) -> Iterator[None]:
-        """Restore PyTorch's random generators after a model that draws random numbers."""
+        """Restore PyTorch's random number generators after a run of a model that draws random numbers."""
         if not self._spec.random:
             yield
             return
@@ -235,7 +236,7 @@ class JudgedProblem:
         self.source = TrialSource(spec, device, drawing)
         may_assert = device.cuda and _ASSERTING.search(spec.source.partition("def get_inputs")[0]) is not None
         self.kinds: tuple[Kind, ...] = ("drawn",) if may_assert else drawing.variants(leaves)
-        """Input distributions that are valid for the problem and discriminate between kernels."""
+        """Input distributions that are valid for the problem and distinguish correct kernels from wrong kernels."""
         self.exact_dtype = self._choose_exact_dtype(drawing.tensors(leaves))
         """Dtype for exact runs of the model: fp64, or fp32 if fp64 takes too much time or memory."""
         self._conditioning: Conditioning | None = None
@@ -352,7 +353,7 @@ class JudgedProblem:
 
     @property
     def takes_mean_zero(self) -> bool:
-        """Whether inputs with mean zero discriminate between kernels."""
+        """Whether inputs with mean zero distinguish correct kernels from wrong kernels."""
         return "centred" in self.kinds
 
     def discriminating_trials(self) -> list[int]:
@@ -542,6 +543,6 @@ class JudgedProblem:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the raw bytes, because comparing bytes makes NaN equal to itself."""
+    """Return ``tensor``'s memory as integers, so that a comparison finds NaN equal to itself."""
     flat = tensor.reshape(-1)
     return flat.view(torch.int32) if flat.nbytes % 4 == 0 and flat.element_size() <= 4 else flat.view(torch.uint8)

@@ -240,8 +240,9 @@ class Reference:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the generators that a problem file may use. Afterward, restore those of Python and NumPy, because the judge
-    uses them, too.
+    """Seed the random number generators that a problem file may use.
+
+    Afterward, restore the states of Python's and NumPy's generators, because the judge uses these generators, too.
     """
     torch.manual_seed(seed)
     python, numpy = random.getstate(), sys.modules.get("numpy")

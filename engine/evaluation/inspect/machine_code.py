@@ -52,7 +52,7 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineCode(Struct, frozen=True, omit_defaults=True):
-    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: the part that is missing, and the remedy."""
+    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: the missing part and the remedy, or ""."""
 
     language: Language
     arch: str

@@ -49,7 +49,7 @@ def run(problem: ProblemSpec, kernel: Path, device: str) -> int:
 
 def _module(problem: ProblemSpec, kernel: Path, device: str, reference: Reference) -> Callable[[], int]:
     """Return a function that calls a module's ``ModelNew``. If the module's weights do not match the reference's
-    weights, they keep their values.
+    weights, the module keeps its own weights.
     """
     home = kernel.parent
     os.environ |= {

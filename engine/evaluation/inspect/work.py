@@ -129,7 +129,8 @@ def shares_of(
     """Return the libraries' shares of the code samples. ``samples``: a count per file; the key "" is for code outside
     any file.
 
-    ``is_pytorch``: returns whether a file is a PyTorch library. PyTorch's oneDNN also generates code at run time.
+    ``is_pytorch``: returns whether a file is a PyTorch library. Code outside any file also counts as PyTorch's, because
+    PyTorch's oneDNN generates code at run time.
     ``library_of``: returns the name of another library to which a file belongs, or None.
     """
     total, foreign = max(samples.total(), 1), Counter[str]()

@@ -152,7 +152,7 @@ class MapsNoLibrary(Check):
 
 
 class RunsInOneProcess(Check):
-    """Check that a Python kernel has no live child process during timing. No clock would count its work."""
+    """Check that a Python kernel has no live child process during timing. No clock would count the child's work."""
 
     name, threat = "processes", "late-work"
 
@@ -200,8 +200,8 @@ class RightWhileTimed(Check):
 
 
 class ReportsItsTime(Check):
-    """Check that single calls and batches take no longer than the kernel's process reports. If they do, the speedup
-    uses the longer time.
+    """Check that single calls and batches take no longer than the kernel's process reports. If calls take longer,
+    the speedup uses the longer time.
     """
 
     name, threat = "own clock agrees", "clock, late-work"
@@ -275,7 +275,7 @@ class TimesMemoryWrites(Check):
 class LeavesTheReferenceAlone(Check):
     """Check that the kernel leaves no work on the GPU that slows the reference.
 
-    Leftover GPU work also slows memory writes; a slow processor doesn't.
+    Leftover GPU work also slows memory writes; a slow processor does not.
     """
 
     name, threat = "reference", "slow-reference"

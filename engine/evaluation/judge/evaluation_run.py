@@ -108,7 +108,7 @@ class EvaluationRun:
                     self.runner = runner
                     self._perform_all(checks.WHILE_LOADING)
                     self._stage_s["start"] = time.perf_counter() - started
-                    if settings.kind == "cuda" and not self.python:  # A CPU's timing needs all cores.
+                    if settings.kind == "cuda" and not self.python:  # Timing on a CPU needs all cores.
                         spare_process(settings.kind, settings.isolate).prepare()
                     with self._stage("check"):
                         self._perform_all(checks.WHILE_CHECKING)
@@ -234,7 +234,7 @@ class EvaluationRun:
         slot = problem.arena.slots[place]
         # The order is random, but both orders are equally frequent.
         self._reference_first = bool(secrets.randbelow(2)) if index % 2 == 0 else not self._reference_first
-        # A model that writes its buffers needs the same mixture twice.
+        # If the model writes its buffers, the pair loads the same mixture for each of its two calls.
         mixture, seed = problem.fresh_seed(), problem.call_seed()
         outliers, mean_zero = role == "outliers" and problem.takes_outliers, role == "mean zero"
         load = partial(self._load, index, slot, mixture, role)

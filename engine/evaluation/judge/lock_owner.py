@@ -77,8 +77,8 @@ def _inheritors(lock: os.stat_result) -> Iterator[tuple[int, bool]]:
 def keeper_of(device: str, family: int) -> int | None:
     """Return the pid of a process that prevents ``family`` and its descendants from using ``device``.
 
-    Returns None if there is no such process, or if ``family`` or a descendant holds the device. Count the process at
-    the head of the queue even if it does not take the device.
+    Returns None if there is no such process, or if ``family`` or a descendant holds the device. If no process holds
+    the device, the process at the head of the queue counts as its holder.
     """
     holders = holders_of(device) or _holders(queue_path(device))
     if not holders or any(is_below(pid, family) for pid, _ in holders):

@@ -65,8 +65,8 @@ class ProblemContext:
     def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
         """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
 
-        On request, the inputs have mean zero. If kernels must be as precise as fp32, all inputs have mean zero where
-        the problem permits it, because such inputs reveal precision.
+        With ``mean_zero``, the inputs have mean zero. If kernels must be as precise as fp32, all inputs have mean zero
+        where the problem permits it, because such inputs reveal precision.
         """
         problem.load_mixed(index, slot, seed)
         if (mean_zero or self.settings.precision == "fp32") and problem.takes_mean_zero:

@@ -74,7 +74,7 @@ def _evaluate(
 
 
 def _is_odd(verdict: Verdict, context: ProblemContext) -> bool:
-    """Return whether the kernel is faster than the SOL bound, or a check rejected its reported times."""
+    """Return whether the kernel is clearly faster than SOL, or a check found false times or a slowed reference."""
     below_sol = verdict.sol_share is not None and verdict.sol_share > _CLOCK.suspicious_sol[context.settings.kind]
     return below_sol or verdict.pattern in (MISREPORT, SLOWS)
 

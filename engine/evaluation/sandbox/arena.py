@@ -176,7 +176,7 @@ class Arena:
 
 
 def _after(end: int) -> int:
-    """Return the start of the buffer that follows a buffer ending at ``end``."""
+    """Return the offset in bytes of the buffer that follows a buffer ending at offset ``end``."""
     alignment = _SANDBOX.alignment_bytes
     return -(-end // alignment) * alignment + _SANDBOX.redzone_bytes
 

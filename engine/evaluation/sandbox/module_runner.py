@@ -124,7 +124,7 @@ class ModuleRunner(Runner):
             output.copy_(target.as_strided(output.shape, strides))
 
     def what_ran(self, seed: int | None) -> Ran | None:
-        """Return the report on the code that ran in a call on the first slot, or None without a profiler. Raises
+        """Return the report on the code that ran in a call on the first slot, or None if no profiler works. Raises
         ``RunnerEnded``.
         """
         answer, _ = self._ask({"slots": [0], "seed": seed, "profile": True})

@@ -34,7 +34,7 @@ class Usage(Struct, frozen=True):
 def usage_of(pid: int) -> Usage | None:
     """Return the usage of the process ``pid``, or None if /proc is not readable."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        # The process chose the name in this file, so it may not be valid text.
+        # The process chose the name in this file, so the name may not be valid text.
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         count = {line.partition(":")[0]: int(line.split()[1]) for line in lines if line.startswith(_COUNTED)}
         # VmData excludes the stack, and memory made read-only after initialization.

@@ -53,7 +53,7 @@ class ReferenceProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id in this process's namespace, or None if no process is running."""
+        """The reference process's id in the judge's PID namespace, or None if the process is not running."""
         return self._runner.pid if self._runner is not None else None
 
     @property
@@ -92,8 +92,8 @@ class ReferenceProcess:
     def time_ms(self, slot: Slot, flushes: int, seed: int | None, untimed: int) -> float | None:
         """Time one call on the inputs and weights of ``slot``, after ``untimed`` calls on other buffers.
 
-        Return the call's time in milliseconds, or None without a process. Raises ``Rejected`` with the status "error"
-        if the process ends, because later times in the judge's process would not be comparable.
+        Return the call's time in milliseconds, or None if the process is not running. Raises ``Rejected`` with the
+        status "error" if the process ends, because later times in the judge's process would not be comparable.
         """
         if self._runner is None or self.arena is None:
             return None

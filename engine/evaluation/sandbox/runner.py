@@ -62,8 +62,8 @@ class Loaded(Struct, frozen=True):
 class Runner:
     """One runner process, from start to end. Use the runner as a context manager.
 
-    ``pid``: the kernel's process id in the judge's namespace. ``sandbox``: the active isolation layers. ``cancelled``:
-    a function that the judge polls while it waits. Raises ``RunnerEnded`` if the process does not start.
+    ``pid``: the kernel's process id in the judge's PID namespace. ``sandbox``: the active isolation layers.
+    ``cancelled``: a function that the judge polls while it waits. Raises ``RunnerEnded`` if the process does not start.
     """
 
     launches_from_python = False
@@ -367,11 +367,11 @@ class Runner:
             raise RunnerEnded("forbidden", f"the kernel started more than {most:,} threads; reuse existing threads")
         held = now.private_bytes - start.private_bytes + max(0, now.shared_bytes - self._arena_bytes)
         if bound and held > bound:
-            raise RunnerEnded("memory", f"the kernel used more than its {self._bound()}")
+            raise RunnerEnded("memory", f"the kernel exceeded its {self._bound()}")
 
     def _bound(self) -> str:
         size = f"{self._limits.data_bytes / GIB:.1f} GiB"
-        return f"{size} of memory; use less, or raise evaluation.memory_limit"
+        return f"memory limit of {size}; use less memory, or raise evaluation.memory_limit"
 
     def mapped(self) -> set[str] | None:
         """Return the names of the files mapped into the kernel's process, or None if /proc is not readable."""

@@ -49,7 +49,7 @@ class WarmProcess:
                 if waits and (received := wire.receive(requests)) is not None:
                     return int(received[0]["pid"])
             self.stop()
-        raise RunnerEnded("error", "the judge cannot start the process that forks .py kernels; see engine.log")
+        raise RunnerEnded("error", "the judge cannot start the parent process of .py runners; see engine.log")
 
     def stop(self) -> None:
         """End the process. The process's runners also end. Idempotent."""

@@ -48,7 +48,7 @@ class CallOverhead(Struct):
         self.beside_ms.clear()
 
     def beside_at(self, quantile: float) -> float:
-        """Return a quantile of the overhead, or 0 without any calls."""
+        """Return a quantile of the overhead in milliseconds, or 0 if there are no calls."""
         return sorted(self.beside_ms)[int(quantile * len(self.beside_ms))] if self.beside_ms else 0.0
 
 
@@ -66,17 +66,17 @@ class EmptyKernel:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the empty kernel in this process's namespace, or None without an empty kernel."""
+        """The empty kernel's process id in the judge's PID namespace, or None if the kernel cannot run."""
         return self._ask(lambda runner: runner.pid)
 
     def call(self, overhead: CallOverhead) -> None:
-        """Call the empty kernel once, like any other kernel, and add the call to ``overhead``."""
+        """Call the empty kernel once, like any other kernel, and add the call's overhead to ``overhead``."""
         slot, flushes = random.randrange(len(self._problem.arena.slots)), self._problem.device.flushes
         if (took := self._ask(lambda runner: runner.call([slot], flushes))) is not None:
             overhead.beside_ms.append(took[1] - took[0][0])
 
     def batch_overhead_ms(self, slots: Sequence[int]) -> float:
-        """Return the overhead per call in the least disturbed batch, in milliseconds, or 0 without an empty kernel."""
+        """Return the overhead per call in the least disturbed batch, in milliseconds, or 0 if unknown."""
         batches = self._ask(lambda runner: [runner.call(list(slots)) for _ in range(_CLOCK.empty_batches)])
         return min((wall_ms - sum(own_ms) for own_ms, wall_ms in batches or ()), default=0.0) / len(slots)
 

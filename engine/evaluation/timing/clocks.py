@@ -67,7 +67,7 @@ class CallLimits(Struct, frozen=True):
 
     @property
     def _around_ms(self) -> float:
-        """Allowance for binding weights before a Python kernel's call, and for copying its outputs afterward."""
+        """Allowance in milliseconds for binding weights before a Python kernel's call and for its outputs afterward."""
         return self.bind_ms + self._outputs_ms
 
     @property
@@ -76,13 +76,13 @@ class CallLimits(Struct, frozen=True):
         return _CLOCK.output_copy * (self.copy_ms or 0.0) + _CLOCK.output_ms * self.copied
 
     def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
-        """Return the time to use for a single call, given the reported time and the judge's time."""
+        """Return a single call's time for the verdict in milliseconds, given the reported time and the judge's time."""
         each_untimed_ms = _CLOCK.untimed * reported_ms + _CLOCK.python_call_ms + self._around_ms
         beside = self.call_ms + self.untimed * each_untimed_ms
         return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
 
     def beside_batch_ms(self, count: int, loop_ms: float, *, binds: bool = True) -> float:
-        """Return the overhead of each of ``count`` calls in a batch.
+        """Return the overhead of each of ``count`` calls in a batch, in milliseconds.
 
         ``loop_ms``: the overhead of the runner's loop. ``binds``: whether each call uses a different slot from the
         previous call, so that a Python kernel's process binds the weights again.
@@ -93,8 +93,8 @@ class CallLimits(Struct, frozen=True):
         return beside
 
     def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:
-        """Return the maximum time of a call in a batch that is consistent with ``claimed_ms``, allowing for colder
-        buffers.
+        """Return the maximum milliseconds per call in a batch that are consistent with ``claimed_ms``, allowing for
+        colder buffers.
 
         ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: whether calls on the same buffers took
         ``claimed_ms``. If so, only a kernel that skips repeated calls can hide time.
@@ -103,7 +103,7 @@ class CallLimits(Struct, frozen=True):
         return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms
 
     def allowed_queued_ms(self, claimed_ms: float, count: int) -> float:
-        """Return the maximum time of each of ``count`` queued GPU calls, excluding the time for queuing."""
+        """Return the maximum milliseconds for each of ``count`` queued GPU calls, excluding the time for queuing."""
         beside = _CLOCK.queued_beside_ms / count + _CLOCK.output_copy * (self.copy_ms or 0.0)
         return _CLOCK.queued_factor * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
 

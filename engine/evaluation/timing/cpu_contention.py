@@ -47,8 +47,8 @@ def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
 class CpuContention:
     """Processor use of other programs, and the kernels' waits for a core, since the creation of this object.
 
-    ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive during the call of
-    ``share``.
+    ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive when ``share`` is
+    called.
     """
 
     def __init__(self, *runners: int | None) -> None:
@@ -83,8 +83,8 @@ class CpuContention:
 
 
 def _waited(before: dict[str, tuple[float, float]], now: dict[str, tuple[float, float]], least_s: float) -> bool:
-    """Return whether any thread of a process waited longer than ``least_s``. If the process has more busy threads than
-    cores, return False.
+    """Return whether any thread of a process waited longer than ``least_s`` for a core. If the process has more busy
+    threads than cores, return False.
     """
     spent = [
         (ran - before[thread][0], waited - before[thread][1])

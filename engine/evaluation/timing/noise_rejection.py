@@ -66,5 +66,5 @@ def _least_disturbed(pairs: Pairs, indices: Sequence[int], limit_ms: float, leas
 
 
 def _limit_ms(times_ms: Sequence[float]) -> float:
-    """Return the time in milliseconds above which a call counts as disturbed, or 0 without times."""
+    """Return the time in milliseconds above which a call counts as disturbed, or 0 if there are no times."""
     return _STATISTICS.disturbed * sorted(times_ms)[round(_STATISTICS.quiet * (len(times_ms) - 1))] if times_ms else 0.0

@@ -62,7 +62,7 @@ def run_runoff(
 
 
 class _Runoff:
-    """The kernels of one runoff, and their times in the last rounds. The kernels' runners live as long as ``stack``."""
+    """The kernels of one runoff, and their times in the last rounds. Closing ``stack`` ends the kernels' runners."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Runoff:
 @contextmanager
 def _blaming(variant: str) -> Iterator[None]:
     """Raise ``FoundOut`` for ``variant`` if its runner ends within the block or a check rejects it. A lack of device
-    memory is not the kernel's fault, because the runoff keeps all leaders' processes.
+    memory is not the kernel's fault, because the runoff keeps all leaders' processes alive.
     """
     try:
         yield
@@ -193,7 +193,7 @@ def _blaming(variant: str) -> Iterator[None]:
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
-    """Return whether every kernel is clearly slower than the fastest kernel or has a rank known within ``margin``.
+    """Return whether every kernel is clearly slower than the fastest kernel or has a ratio known within ``margin``.
     Pure.
     """
     fastest = _fastest(times_ms)

@@ -20,7 +20,7 @@ _DEVICE = POLICY.device
 
 
 class Peaks:
-    """A device's peaks. The object measures an unknown peak when its property is first read."""
+    """A device's peaks: memory bandwidth and arithmetic rate. Reading an unknown peak measures it."""
 
     def __init__(
         self, device: JudgeDevice, known_bandwidth_gbs: float | None = None, known_gflops: float | None = None

@@ -134,7 +134,7 @@ def over_processes(counting: Sequence[Pairs], processes: Sequence[Pairs]) -> tup
 
 
 def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) -> bool:
-    """Return whether the median's interval is within ``relative_half_width`` on both sides."""
+    """Return whether at least ``least`` ratios yield an interval within ``relative_half_width`` of the median."""
     if len(ratios) < least:
         return False
     middle, low, high = median_interval(ratios)
@@ -147,7 +147,10 @@ def is_undecided(low: float, high: float) -> bool:
 
 
 def summarize(times_ms: Sequence[float]) -> Timing:
-    """Return the median, the 10th percentile and the 90th percentile. Raises ``ValueError`` without samples."""
+    """Return the median, the 10th percentile and the 90th percentile.
+
+    Raises ``ValueError`` if ``times_ms`` is empty.
+    """
     if not times_ms:
         raise ValueError("there are no times to summarize")
     ordered = sorted(times_ms)

@@ -67,8 +67,8 @@ class WallClockProbe:
         queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
         and of all slots. It then uses the larger of two times: the long batch's time per call, and the time per
         additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and uses
-        the larger excess. If a Python kernel on a CPU has no excess in either measurement, it times calls on
-        alternating buffers, too.
+        the larger excess. If a Python kernel on a CPU has no excess in either measurement, the probe times
+        calls on alternating buffers, too.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"

@@ -36,7 +36,7 @@ _DENIED = (
     *("socket", "connect", "accept", "bind", "listen", "socketpair", "accept4"),
     *("kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal", "pidfd_getfd"),
     *("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "bpf", "userfaultfd"),
-    *("timer_create",),  # Its signal may be SIGCONT, which resumes a process that the judge has stopped.
+    *("timer_create",),  # The timer's signal may be SIGCONT, which resumes a stopped process.
     # Work started by these calls continues while the process is stopped.
     *("io_setup", "io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("setpgid", "setsid", "setpriority", "sched_setscheduler", "sched_setattr", "setrlimit", "personality"),

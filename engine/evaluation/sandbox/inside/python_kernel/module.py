@@ -263,7 +263,7 @@ class Model(Kernel):
         while True:
             make(calls)
             self._keep_mutated(slot)
-            for address, before in kept:  # PyTorch's copies would count as calls of a library.
+            for address, before in kept:  # PyTorch's copies would count as library calls.
                 ctypes.memmove(address, before.data_ptr(), before.nbytes)
             if select.select([control], [], [], 0)[0]:
                 break

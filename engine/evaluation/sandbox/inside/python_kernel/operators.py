@@ -44,7 +44,7 @@ class LookedUp:
         self.names: dict[tuple[str, str], None] = {}
         """The file and the function of each lookup.
 
-        The function is "" for opening the file; the file is "" for a search in all loaded files.
+        If the module only opens the file, the function is "". If it searches all loaded files, the file is "".
         """
 
     def watch(self) -> None:
