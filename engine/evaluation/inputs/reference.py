@@ -28,7 +28,7 @@ class Reference:
     """A problem's model on one device, in training mode and without gradients.
 
     ``leaves`` are the flattened arguments of ``forward``: tensors in the order of ``ProblemSpec.inputs``, mixed with
-    scalars. Scalars keep their value from the first draw, because kernels compile them as constants.
+    scalars. Scalars keep their value from the first draw, because kernels use them as compile-time constants.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ class Libraries:
             return
         said = f"{PATTERN}: {_listed(names)}{share}"
         if self._refuse:
-            raise Rejected("library", PATTERN, f'{said}; to accept it, set evaluation.libraries = "label"')
+            raise Rejected("library", PATTERN, f'{said}; to accept library calls, set evaluation.libraries = "label"')
         self._said[said] = None
 
     def _compiled(self) -> list[Path]:

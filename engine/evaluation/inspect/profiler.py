@@ -156,7 +156,7 @@ def why_not(output: str) -> str | None:
     if "ERR_NVGPUCTRPERM" in output:
         return (
             "this user has no access to the GPU's counters (ERR_NVGPUCTRPERM). As root, put 'options nvidia "
-            "NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d once, and reload the "
+            "NVreg_RestrictProfilingToAdminUsers=0' into a .conf file in /etc/modprobe.d once, and reload the "
             "driver or reboot. Alternatively, run this command as root; in a container: docker run "
             "--cap-add=SYS_ADMIN. Many rented machines permit none of these steps"
         )

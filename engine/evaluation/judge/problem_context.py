@@ -97,7 +97,9 @@ class ProblemContext:
     def load_untimed(
         self, problem: JudgedProblem, untimed: Sequence[int], seed: int | None, check: Compare
     ) -> Callable[[], None]:
-        """Load fresh inputs into the ``untimed`` slots. Return a function that checks one of these calls, at random.
+        """Load fresh inputs into the ``untimed`` slots.
+
+        Return a function that checks one of these calls, chosen at random.
 
         A kernel that skips untimed calls to hide time then fails. ``seed``: the random seed of each call. Threat:
         clock.

@@ -1,6 +1,6 @@
 """Measure what disturbs a kernel on the processor: other programs, waits for a core, and slow cores.
 
-A core can be half as fast as another while its neighboring hardware thread is busy, even in another virtual machine.
+A core can run at half its speed while its other hardware thread is busy, even with another virtual machine's work.
 """
 
 from __future__ import annotations

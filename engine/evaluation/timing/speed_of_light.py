@@ -64,7 +64,7 @@ def peak_gflops(device: JudgeDevice) -> float:
 
     On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster.
     A CPU's peak also comes from a convolution, because PyTorch's convolution library may use wider vectors than its
-    product library.
+    library for matrix products.
     """
     size = int(_DEVICE.matrix[device.kind])
     sizes = (size // 2, size)
