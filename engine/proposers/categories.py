@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
-"""An idea's category: one of the optimization categories of Stanford CRFM's "fast kernels", ``first`` for first
+"""An idea's category. It is one of the optimization categories of Stanford CRFM's "fast kernels", ``first`` for first
 kernels, or ``other`` for seeds. :data:`CATEGORY_NAMES` lists the full names.
 """
 

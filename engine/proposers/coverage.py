@@ -19,7 +19,7 @@ from engine.proposers.protocol import Task
 if TYPE_CHECKING:
     from engine.config.schema import Config
 
-MANUAL_TABLE = '[[models]]\nprovider = "manual"    # you answer its prompts, in any chat window'
+MANUAL_TABLE = '[[models]]\nprovider = "manual"    # you answer the prompts, for example with a chat window'
 MODEL_TABLE = '[[models]]\nprovider = "openai"    # export OPENAI_API_KEY=...\nmodel = "gpt-5.5"'
 _ANY_DEVICE = {
     "cu": DeviceFact("cuda", "cuda", "", "", 0, 0),

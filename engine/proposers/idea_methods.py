@@ -1,4 +1,4 @@
-"""Extract the bottleneck that an idea attacks and the methods that it uses. All functions are pure.
+"""Extract the bottleneck that an idea addresses and the methods that it uses. All functions are pure.
 
 Two texts about one method may share few words ("stage tiles in shared memory", "keep a block of A in smem"). Two texts
 that differ only in the method share many words. Therefore the search compares ideas by the method names below.

@@ -1,9 +1,10 @@
 """Directories for prompts to a person and for the person's replies. This module works without an engine.
 
 ``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes the prompt
-file once the session contains the reply. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a model's whole
-reply. The engine reads a reply file once the file's size and modification time stay the same between two
-checks. All paths are below the session's directory, so you can copy the session and resume it elsewhere.
+file once the session contains the reply. ``inbox/CALL.md`` contains a model's whole reply. Its suffix may also be
+``.txt`` or any other, except ``.tmp``, ``.part`` and ``.swp``. The engine reads a reply file once the file's size and
+modification time stay the same between two checks. All paths are below the session's directory, so you can copy the
+session and resume it elsewhere.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Mailbox:
         return [call for call in self.waiting() if call not in replied]
 
     def replied(self) -> set[str]:
-        """Return the calls with a reply file, finished or not. If a file name matches several calls, return all of
+        """Return the calls with a reply file, complete or not. If a file name matches several calls, return all of
         them.
         """
         with contextlib.suppress(OSError):

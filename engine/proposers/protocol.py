@@ -176,8 +176,8 @@ class NoAnswer(Exception):
     """A proposer has no answer now, because the model's server failed or the reply was unusable. The search repeats the
     request later.
 
-    ``call`` names the call with the unusable reply, or is "" if there was no reply. ``lasting``: later requests to this
-    proposer will also fail (an invalid key, an unknown model).
+    ``call`` names the call with the unusable reply, or is "" if there was no reply. ``lasting``: whether later requests
+    to this proposer will also fail (an invalid key, an unknown model).
     """
 
     def __init__(self, message: str, call: str = "", *, lasting: bool = False) -> None:

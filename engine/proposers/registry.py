@@ -94,7 +94,7 @@ def _check_templates(config: Config) -> None:
 
 
 def model_names(config: Config) -> list[str]:
-    """Return unique names for the config's models in the session (``manual``, ``manual-2``)."""
+    """Return the names of the config's models in the session (``manual``, ``manual-2``). Playbooks share one name."""
     names: list[str] = []
     for model in config.models:
         base = str(getattr(model, "label", model.provider))

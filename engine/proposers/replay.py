@@ -2,7 +2,7 @@
 
 All ideas and kernels come from the recorded session, including those of models and people. The judge builds, checks and
 times the kernels again. Each round uses its recorded parents, so that different kernel times cannot change the tree.
-The proposer copies language models' recorded replies into the new session at no cost.
+The proposer copies the recorded replies of models and people into the new session at no cost.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def bottleneck(task: Task, ms: float) -> str:
     reach = max(memory or 0.0, arithmetic or 0.0)
     nearest = "memory" if (memory or 0.0) >= (arithmetic or 0.0) else "arithmetic"
     if task.device.kind == "cuda" and ms < _LAUNCH_MS:
-        return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
+        return f"launches. The kernel takes {ms * 1000:.1f} us ({figures}); each launch costs a few us."
     if reach > _NO_BOUND:
         return (
             f"probably {nearest}. The kernel reaches {figures}, so the measured peak is not a bound, and SOL is not a "

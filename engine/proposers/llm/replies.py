@@ -27,7 +27,7 @@ _MAX_VARIANT_CHARS = 600
 _MAX_IDEAS = 64
 _MAX_METHOD_CHARS = 120
 _MAX_TRIES = 400
-"""Maximum number of positions at which the parser looks for a JSON object."""
+"""Maximum number of positions at which the parser tries to decode a JSON value."""
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _BACKSLASH = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
@@ -134,7 +134,7 @@ def read_kernel(reply: Reply, language: Language) -> str:
         why = "at the output limit" if reply.finish == "length" else "before the end of its block"
         raise Unusable(f"the kernel is cut off {why}")
     if language == "triton" and not _DEFINES_TRITON.search(kernel.text):
-        raise Unusable("the kernel defines no Triton kernel (@triton.jit)")
+        raise Unusable("the code defines no Triton kernel (@triton.jit)")
     if len(kernel.text) > MAX_KERNEL_CHARS:
         raise Unusable(f"the kernel has {len(kernel.text):,} characters; the limit is {MAX_KERNEL_CHARS:,}")
     return kernel.text.strip("\n") + "\n"

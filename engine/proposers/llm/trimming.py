@@ -9,7 +9,7 @@ from engine.session.records.verdict import Verdict
 LOG_CHARS = 3_500
 _ERRORS = 6
 _AFTER = 3
-"""Number of lines to keep after each compiler error: the source line, the caret and a hint."""
+"""Maximum number of lines to keep after each compiler error: the source line, the caret and a hint."""
 
 _ERROR = re.compile(r"\b(error|undefined reference|undefined symbol)\b|^no function ", re.IGNORECASE)
 _NOISE = re.compile(r"^(ptxas info|In file included from|\s+from )|: warning: |\d+ errors? detected|^make")

@@ -23,9 +23,9 @@ from engine.session.records.events import Selected
 FIRST = "first:"
 """The prefix of ``data["move"]`` in the playbook's ideas of round 0."""
 TUNED = "_tuned"
-"""The suffix of a first kernel that already has all transformations with a large expected gain."""
+"""The suffix in the name of a first kernel that already has all transformations with a large expected gain."""
 MAX_DRAWS = 200
-"""The maximum number of settings to sample in search of new sources. After that, the recipe counts as explored."""
+"""The maximum number of settings to sample in search of new sources. After these, the recipe counts as explored."""
 
 
 class Playbook:
@@ -209,8 +209,8 @@ def _known(task: Task) -> tuple[Template, Program]:
 def _base(
     template: Template, program: Program, task: Task, idea: IdeaDraft, parent: Kernel | None, starts: list[Start]
 ) -> Recipe | None:
-    """Return the recipe that ``idea`` requests, before sampling knobs; None if the idea's transformation does not
-    apply.
+    """Return the recipe that ``idea`` requests, before any knobs are sampled; None if the idea's transformation does
+    not apply.
     """
     name = str(idea.data.get("move", ""))
     if name.startswith(FIRST):

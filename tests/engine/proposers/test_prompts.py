@@ -289,7 +289,7 @@ def test_a_kernel_is_asked_for_with_the_errors_of_its_siblings() -> None:
             "arithmetic. The kernel reaches 1% of the copy bandwidth and 67% of the measured arithmetic rate",
         ),
         (0.12, 12_000_000, "latency or extra work. The kernel reaches only 10% of the copy bandwidth"),
-        (0.004, 12_000_000, "launches. It takes 4.0 us"),
+        (0.004, 12_000_000, "launches. The kernel takes 4.0 us"),
     ],
 )
 def test_the_bottleneck_is_named_with_its_figures(ms: float, flops: int, words: str) -> None:

@@ -39,7 +39,7 @@ class OverBudget(Exception):
 class OutputLimit:
     """The limit on a call's output. ``tokens`` is the config's ``max_output_tokens``, which mostly determines the
     call's maximum cost. ``fits`` returns the largest ``max_output_tokens`` for which a call costs at most a given
-    amount. The amount's ``dollars`` is None if there is no dollar limit.
+    amount. ``Amount.dollars`` is None if there is no dollar limit.
     """
 
     tokens: int
@@ -142,8 +142,9 @@ class Ledger:
             if worst.dollars is None or spent.dollars is None:
                 unknown = model if worst.dollars is None else "an earlier call"
                 return OverBudget(
-                    f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Set "
-                    "input_price and output_price in the model's [[models]] table, or limit tokens instead of dollars",
+                    f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Limit "
+                    "tokens instead of dollars. Or set input_price and output_price in the model's [[models]] table and "
+                    "start a new session",
                     scope,
                     which,
                 )
@@ -159,7 +160,7 @@ class Ledger:
 
 
 def _remedy(cap: Cap, spent: Amount, worst: Amount, output: OutputLimit | None) -> str:
-    """Return the config change that makes one call fit the limit; "" if earlier calls have used up the limit."""
+    """Return the change that makes one call fit the limit; "" if earlier calls have used up the limit."""
     by_tokens = cap.tokens is not None and worst.tokens > cap.tokens
     by_dollars = cap.dollars is not None and (worst.dollars or 0.0) > cap.dollars
     if output is None or not (by_tokens or by_dollars):
@@ -168,10 +169,14 @@ def _remedy(cap: Cap, spent: Amount, worst: Amount, output: OutputLimit | None) 
     dollars_left = cap.dollars - (spent.dollars or 0.0) if cap.dollars is not None else None
     fits = output.fits(Amount(tokens_left, dollars_left))
     larger = [f"{worst.tokens:,} tokens"] * by_tokens + [f"${_cents_up(worst.dollars or 0.0):g}"] * by_dollars
-    change = f"set max_output_tokens = {fits} in the model's [[models]] table, or " if fits >= LEAST_OUTPUT else ""
+    change = (
+        f". Or set max_output_tokens = {fits} in the model's [[models]] table and start a new session"
+        if fits >= LEAST_OUTPUT
+        else ""
+    )
     return (
-        f", because its max_output_tokens is {output.tokens}. To continue, {change}raise the limit to "
-        f"{' and '.join(larger)} or more"
+        f", because its max_output_tokens is {output.tokens}. To continue, raise the limit to "
+        f"{' and '.join(larger)} or more{change}"
     )
 
 

@@ -75,6 +75,6 @@ class Price:
         except LookupError:  # The list does not contain the server or the model.
             self._unlisted.add(name)
             return None
-        except ValueError:  # The counts contradict each other.
+        except ValueError:  # The token counts contradict each other.
             return None
         return float(found.total_price)

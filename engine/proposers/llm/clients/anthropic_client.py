@@ -121,7 +121,7 @@ class AnthropicClient:
                     finish = "length" if text.too_long else _FINISH.get(ended, "stop")
                     tier = short(counts.service_tier or "")
                     return Reply(text.text, short(answered) or self.model, counts.usage, finish, tier)
-        # Only the event with the stop reason has the final counts.
+        # Only the event with the stop reason has the final token counts.
         raise CallFailed(
             "cut_short", "the server ended the stream without message_stop", usage=counts.usage if ended else None
         )

@@ -79,7 +79,7 @@ class Chunk(Struct, rename="camel"):
 
 
 def path(model: str) -> str:
-    """URL path for streaming from ``model``, relative to the API version's address."""
+    """Return the URL path for streaming from ``model``, relative to the API version's address."""
     name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
     return f"{name}:streamGenerateContent?alt=sse"
 

@@ -98,7 +98,7 @@ class Choice(Struct):
 
 
 class Chunk(Struct):
-    """One chunk in a chat stream. The last chunk contains the token usage and no choices."""
+    """One chunk in a chat-completions stream. The last chunk contains the token usage and no choices."""
 
     model: str | None = None
     service_tier: str | None = None

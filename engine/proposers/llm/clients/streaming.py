@@ -95,7 +95,7 @@ async def drain(events: AsyncGenerator[object, None]) -> None:
 
 
 def usage_if_sent(error: Exception) -> Usage | None:
-    """Return a failed call's token usage: zero if the connection failed, otherwise None (unconfirmed).
+    """Return a failed call's token usage: zero if the client never connected, otherwise None (unconfirmed).
 
     ``error`` is an httpx2 error, or an SDK error that an httpx2 error caused.
     """

@@ -21,7 +21,7 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 CONNECT_S = 30.0
 MOST_BYTES = 64 << 20
-"""Maximum size of a reply or an error response. The client stops reading at this size."""
+"""Maximum size of a reply or an error response, in bytes. The client stops reading at this size."""
 _PLAIN = {"accept-encoding": "identity"}
 KEPT_S = 4.0
 """Seconds before the client closes an idle connection. Servers close idle connections later (uvicorn: 5 s)."""

@@ -41,7 +41,7 @@ class Layout:
         return tuple(prod(size for size, _ in atoms) for atoms in self.dims)
 
     def stride(self, dim: int) -> int | None:
-        """The stride along ``dim`` in elements: 0 if the size is 1, and None if the dimension has several strides."""
+        """Return the stride along ``dim`` in elements: 0 if the size is 1, None if there are several strides."""
         atoms = self.dims[dim]
         return 0 if not atoms else atoms[0][1] if len(atoms) == 1 else None
 
@@ -164,7 +164,7 @@ def _select(layout: Layout, node: GraphNode) -> Layout:
 
 
 def _unfold(layout: Layout, node: GraphNode) -> Layout:
-    """Return windows of ``size`` elements, ``step`` apart. A window's elements become the last dimension."""
+    """Return the layout after ``unfold``. The elements of each window become the last dimension."""
     dim, size, step = node.args[1] % len(layout.dims), node.args[2], node.args[3]
     stride = layout.stride(dim)
     if stride is None:

@@ -80,7 +80,7 @@ def positions(size: int) -> Term:
     """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent these numbers."""
     if size > _LARGEST_POSITION:
         raise Unsupported(
-            f"the model needs integers up to {size}, but fp32 represents each integer only up to {_LARGEST_POSITION}"
+            f"the model needs integers up to {size}, but fp32 represents every integer only up to {_LARGEST_POSITION}"
         )
     return Term("position", (size,))
 
@@ -184,7 +184,7 @@ def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim:
     total = reduce("sum", apply("mul", deviation, deviation), dims, keepdim)
     count = _row_length(term, total)
     if count <= correction:
-        raise Unsupported(f"the model takes the variance of {count} elements with correction {correction:g}")
+        raise Unsupported(f"the model takes the variance of too few elements ({count}, with correction {correction:g})")
     words = f"1.0 / ({sizes.text(count)} - {correction!r})" if isinstance(count, Size) else ""
     return apply("mul", total, number(1.0 / (count - correction), words))
 

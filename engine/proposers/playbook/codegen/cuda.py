@@ -43,7 +43,7 @@ _FAST = {
 """Intrinsics that compile to one or two special-function instructions.
 
 The relative error of ``__expf(x)`` is about (2 + 1.2 |x|) * 2^-22 (CUDA C++ Programming Guide, intrinsic functions).
-At x = -30, the error is 1e-5, but exp(x) itself is only 1e-13.
+At x = -30, the relative error is 1e-5, but exp(x) itself is only 1e-13.
 """
 FAST_OPS = frozenset(_FAST)
 """Operations whose code differs with ``fast`` arithmetic."""

@@ -22,7 +22,7 @@ def indent(lines: Iterable[str]) -> list[str]:
 
 
 def banner(title: str, ops: Iterable[str]) -> list[str]:
-    """The head of a C++ file: the title, the includes, and the pragma that ``ops`` need."""
+    """Return the head of a C++ file: the title, the includes, and the pragma that ``ops`` need."""
     lines = [f"// {title}", "#include <cmath>", "#include <cstddef>", ""]
     if needs_no_errno(ops):
         lines += ['#pragma GCC optimize("no-math-errno", "no-trapping-math")  // lets the compiler vectorize sqrt', ""]
@@ -30,7 +30,7 @@ def banner(title: str, ops: Iterable[str]) -> list[str]:
 
 
 def function(comment: str, result: str, name: str, parameters: Sequence[tuple[str, str]], body: list[str]) -> list[str]:
-    """A C++ function. Parameters that ``body`` does not mention stay unnamed, to avoid warnings."""
+    """Return a C++ function. Parameters that ``body`` does not mention stay unnamed, to avoid warnings."""
     head = parameter_list(f"inline {result} {name}", used_in(parameters, "\n".join(body)))
     return [f"// {comment}", head, *indent(body), "}"]
 

@@ -49,8 +49,8 @@ ROW_OPS = frozenset({"sum", "max", "min"})
 class Access(Struct, frozen=True):
     """The element of a smaller tensor that a domain element reads: flat index ``(i // inner) % count``.
 
-    The pair ``(inner, count)`` is ``(1, numel)`` for the whole domain, ``(1, cols)`` for a vector over the last
-    dimension, and ``(cols, rows)`` for one value per row. The pair is ``(height * width, channels)`` for a bias per
+    The pair ``(inner, count)`` is ``(1, numel)`` for the whole domain, and ``(1, cols)`` for a vector over the last
+    dimension. The pair is ``(cols, rows)`` for one value per row, ``(height * width, channels)`` for a bias per
     channel, and ``(1, 1)`` for a single number. If ``count`` is 1, ``inner`` is also 1.
     """
 

@@ -31,9 +31,11 @@ import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CANNOT_RUN = 127
-"""Exit code if the program does not start, the same as in a shell."""
+"""Exit code if the program does not start, as in a shell."""
 _PATIENCE_S = 4.0
-"""Seconds to wait for killed processes to exit. The supervisor cannot kill other users' processes, such as ``sudo``."""
+"""Seconds to wait for killed processes to exit. The supervisor cannot kill other users' processes, such as
+those of ``sudo``.
+"""
 _LOOK_S = 0.01
 
 
@@ -47,7 +49,7 @@ def main(control: int, parent: str, variables: str, command: list[str]) -> int:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # The program would inherit SIG_IGN, but inherits no handler.
+        signal.signal(number, lambda *_: None)  # Use a handler, because the program would inherit SIG_IGN.
     directory = os.path.join(parent, f"kernel-tui-command-{os.getpid()}-{os.urandom(4).hex()}")  # noqa: PTH118
     os.mkdir(directory, 0o700)
     try:

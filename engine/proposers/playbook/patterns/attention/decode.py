@@ -105,7 +105,7 @@ def _waves(choices: Choices) -> int:
 
 
 def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
     dtypes = dtypes_of(spec)
     steps = [program.width, program.value_width]

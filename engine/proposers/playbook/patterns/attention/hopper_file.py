@@ -24,7 +24,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 
 _SLACK = {"float16": 8, "bfloat16": 0}
 """Largest exponent (base 2) that a weight may have before the kernel rescales the row, by dtype. fp16 represents
-numbers up to 2^15.
+powers of two up to 2^15.
 
 If the largest exponent is 0, a row's largest weight is 1, which is exact. In a simulation with 1024 keys in bf16, the
 largest error is 7.4e-3 for an exponent of 0. For an exponent of 8, the largest error is 9.1e-3, too close to the
@@ -34,7 +34,7 @@ _FALLBACK: Choices = {"structure": "tensor", "threads": 128, "queries": 64, "key
 
 
 def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     plan, half = resolve(program, choices), program.dtype == "float16"
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
     # For wider rows, or sizes that tensor maps cannot describe, another structure in the same file takes over.
@@ -97,7 +97,7 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
 
 def _fits(program: AttentionProgram, plan: Plan) -> str:
     """Return a C expression that is true if tensor maps can describe the operands and the rows fit the plan's
-    widths. The copy engine pads narrow rows.
+    widths. The copies through tensor maps pad narrow rows.
     """
     parts = [f"width <= {plan.width}", f"values <= {plan.values}", "width % 8 == 0", "values % 8 == 0"]
     for operand in (program.q, program.k, program.v):

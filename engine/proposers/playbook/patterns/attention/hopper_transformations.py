@@ -43,8 +43,8 @@ def transformations(program: AttentionProgram, now: Choices) -> list[Transformat
             Transformation(
                 "longer_key_tiles",
                 "compute",
-                "Every tile of keys costs barriers and votes. Give each warpgroup more registers, and use tiles of "
-                "128 keys.",
+                "Every tile of keys costs barriers and warp votes. Give each warpgroup more registers, and use tiles "
+                "of 128 keys.",
                 {"groups": 2, "keys": 128},
                 ("groups", "keys", "stages"),
                 gain=1.02,

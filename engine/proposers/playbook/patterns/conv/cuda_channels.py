@@ -37,14 +37,14 @@ _TEXT = (
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Return whether each filter reads only one channel and is small enough for a thread's registers. For an image with
-    one channel, tensor cores are faster.
+    """Return whether each filter reads only one channel and fits in a thread's registers, without pooling. For an image
+    with one channel, tensor cores are faster.
     """
     return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 
 
 def start(plain: Recipe) -> Start:
-    """The first kernel."""
+    """Return the first kernel."""
     return Start("channels", _TEXT, plain.with_(_CHOICES, _OPENED))
 
 

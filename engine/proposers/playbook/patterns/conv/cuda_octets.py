@@ -27,7 +27,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 
 
 def octets_kernel(conv: ConvProgram, plan: OctetPlan, spec: ProblemSpec, fast: bool) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     chains = [conv.chain, *([conv.before] if conv.before is not None else [])]
     names = pointers(chains, conv.x, conv.w)
     dtypes = dtypes_of(spec)

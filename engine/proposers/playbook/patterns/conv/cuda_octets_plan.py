@@ -32,7 +32,7 @@ _LOADER_REGISTERS = 56
 
 
 class OctetPlan(Struct, frozen=True):
-    """The sizes of a kernel with octets, as ``conv_octets.cu.j2`` explains them."""
+    """The sizes of a kernel with octets, which ``conv_octets.cu.j2`` explains."""
 
     type: str
     parts: int

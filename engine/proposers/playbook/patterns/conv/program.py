@@ -43,10 +43,10 @@ class ConvProgram(Program, frozen=True):
     """A convolution of images with ``channels`` channels of ``image`` pixels by ``filters`` filters, in ``groups``
     groups. Each filter yields ``size`` pixels.
 
-    Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
-    contiguous, in the order (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a
-    sum. ``before`` stores only to ``ACC``. ``chain`` computes the outputs from a pooled value or, without
-    pooling, from a sum.
+    Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``, in elements.
+    Weights are contiguous, in the order (filter, channel of the group, y, x). ``before`` computes the input of the
+    pooling from a sum. ``before`` stores only to ``ACC``. ``chain`` computes the outputs from a pooled value or,
+    without pooling, from a sum.
     """
 
     x: str

@@ -21,8 +21,8 @@ _MAX_BOXES = 512
 
 
 class Axis(Struct, frozen=True):
-    """One loop of a copy: ``size`` elements, and the distances between these elements in the output and in the
-    source.
+    """One loop of a copy: ``size`` elements, and the strides of these elements in the output and in the source. Strides
+    are in elements.
     """
 
     size: int

@@ -42,7 +42,7 @@ class CppMatmul(Template):
         rows = Start(
             "rows_of_sums",
             "Use three nested loops with the columns innermost. For each k, add a multiple of a row of the right "
-            "operand to a row of accumulators, so that the kernel reads memory in order. The kernel runs on one core, "
+            "operand to a row of accumulators, so the kernel reads memory in order. The kernel runs on one core, "
             "without blocking.",
             Recipe(self.name, choices_of(MatmulOptions(structure="rows"))),
         )

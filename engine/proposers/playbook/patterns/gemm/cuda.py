@@ -165,5 +165,5 @@ def _aligned(program: MatmulProgram, plan: Plan) -> list[str]:
 
 
 def _run(line_stride: int, k_stride: int, lines: int, depth: int) -> tuple[int, int]:
-    """Return the length of an operand's runs of adjacent elements, and the distance between runs."""
+    """Return the length of an operand's runs of adjacent elements, and the distance between runs, in elements."""
     return (depth, line_stride) if k_stride == 1 else (lines, k_stride)

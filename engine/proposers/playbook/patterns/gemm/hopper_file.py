@@ -108,7 +108,7 @@ class View(Struct, frozen=True):
 
 
 def kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     plan = resolve(choices, program)
     chain, dtypes = program.chain, dtypes_of(spec)
     a = _view("a", program.a, program.a.row_stride, program.a.col_stride, program, plan, "0")

@@ -50,8 +50,8 @@ class Operand(Struct, frozen=True):
 
 
 class MatmulProgram(Program, frozen=True):
-    """The product of ``a`` (m x k) and ``b`` (k x n) for each of ``batch`` pairs, then ``chain`` over batch x m x n
-    elements.
+    """The product of ``a`` (m x k) and ``b`` (k x n) for each of ``batch`` pairs. ``chain`` then computes the problem's
+    outputs from the batch x m x n sums.
 
     ``size_assertions``: lines of C that stop the build at sizes that a kernel does not support.
     """

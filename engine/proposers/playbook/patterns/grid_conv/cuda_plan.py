@@ -27,7 +27,7 @@ _OTHER_REGISTERS = 80
 
 
 class GridPlan(Struct, frozen=True):
-    """The sizes of a kernel on tensor cores, as ``grid_conv.cu.j2`` explains them."""
+    """The sizes of a kernel on tensor cores, which ``grid_conv.cu.j2`` explains."""
 
     grid: Grid
     type: str

@@ -33,12 +33,12 @@ class Axis(Struct, frozen=True):
     Attributes:
         phases: The taps of each phase, by ascending shift if there is one residue.
         outputs: Number of outputs of each phase.
-        output_step: The distance between the outputs of a phase.
+        output_step: The distance between the outputs of a phase, in output elements.
         residues: The residues of the input that taps read.
-        input_step: The distance between input elements of a residue.
+        input_step: The distance between the inputs of a residue, in input elements.
         extent: Maximum number of grid positions that hold elements.
         pitch: Number of grid positions per row, with the zeros.
-        spacing: The distance between the taps of a phase, if there is one residue.
+        spacing: The distance between the taps of a phase, in grid positions, if there is one residue.
     """
 
     phases: tuple[tuple[Tap, ...], ...]

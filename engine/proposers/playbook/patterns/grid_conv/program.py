@@ -20,9 +20,9 @@ class GridConvProgram(Program, frozen=True):
     """A convolution of images with ``channels`` channels of ``image`` elements by ``filters`` filters, in ``groups``
     groups. Each filter yields ``size`` outputs.
 
-    Element (c, z, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights
-    are contiguous, in the order (filter, channel of the group, taps), or (channel, filter of the group, taps) if
-    ``transposed``. ``chain`` computes the problem's outputs from a sum.
+    Element (c, z, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``, in
+    elements. Weights are contiguous, in the order (filter, channel of the group, taps), or (channel, filter of the
+    group, taps) if ``transposed``. ``chain`` computes the problem's outputs from a sum.
     """
 
     x: str

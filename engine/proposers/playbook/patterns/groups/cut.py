@@ -76,8 +76,8 @@ class _Cut:
     def _output(self, place: int, name: str) -> TensorSpec:
         node = self.graph.nodes[name]
         if node.shape is None or node.dtype not in DTYPE_BYTES:
-            what = f"a tensor of {node.dtype}" if node.dtype else "several tensors"
-            raise Unsupported(f"the model passes {what} from one group to another")
+            what = f"a {node.dtype} tensor" if node.dtype else "several tensors"
+            raise Unsupported(f"one group of operators passes {what} to another group")
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:

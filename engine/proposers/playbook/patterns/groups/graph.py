@@ -94,8 +94,8 @@ class Graph:
             return None
 
     def offset(self, name: str, base: str) -> int | None:
-        """Return the offset of ``name`` in the contiguous ``base``, or None if the elements of ``name`` are not
-        contiguous.
+        """Return the offset of ``name`` in the contiguous ``base``, in elements, or None if the elements of ``name``
+        are not contiguous.
         """
         layout, shape = self.layout(name, base), self.nodes[name].shape
         if layout is None or shape is None or layout.dims != contiguous(base, shape).dims:

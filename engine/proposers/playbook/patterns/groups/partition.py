@@ -193,7 +193,7 @@ class _Partition:
             done: The tensors that exist. By default, the tensors that steps have computed.
         """
         if self._heavy(members) > 2:
-            return None, "the group has more than two matrix products"
+            return None, "the group has more than two matrix products or convolutions"
         try:
             group = cut(self.graph, members, self.done if done is None else done)
         except Unsupported as unsupported:

@@ -75,7 +75,7 @@ def _same_size(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
 def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
     """Return an elementwise operator, preceded by views that expand some operands over a middle dimension.
 
-    A kernel can't index such an operand, but a separate group can copy the view.
+    A kernel cannot index such an operand, but a separate group can copy the view.
     """
     wide = node.shape
     given = [nodes[arg["ref"]] if isinstance(arg, dict) and "ref" in arg else None for arg in node.args]

@@ -23,7 +23,7 @@ from engine.proposers.playbook.transformations import catalog
 
 MAX_TUNED = 8
 """Maximum number of kernels per file that transformations may change. The kernels with the largest shares of the cost
-come first.
+have priority.
 """
 _MARK = "@"
 """Separator between the name of a transformation and the number of the kernel that it changes."""

@@ -37,7 +37,7 @@ _INFINITY = "__int_as_float(0x7f800000)"
 
 
 def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     plan = resolve(program, choices)
     if plan.ring is None and plan.halves is None:
         return _file(plan, choices, spec)
@@ -271,7 +271,7 @@ class RowView:
         return self.cuda.literal(value.number, value.text) if value.op == "const" else self.row_names[k]
 
     def _computed(self, k: int) -> str:
-        """The expression of per-row value ``k``."""
+        """Return the expression of per-row value ``k``."""
         args = [Expression(self._row_number(arg)) for arg in self.values[k].args]
         return self.cuda.expression(self.values[k], args).text
 
@@ -313,12 +313,12 @@ class RowView:
 
 
 def _identity(kind: PartKind) -> str:
-    """The identity element of a part's operation, for positions past the end of the row."""
+    """Return the identity element of a part's operation, for positions past the end of the row."""
     return {"min": _INFINITY, "max": f"-{_INFINITY}", "online_softmax": f"-{_INFINITY}"}.get(kind, "0.0f")
 
 
 def _empty(kind: PartKind, field: str) -> str:
-    """The initial value of a field of a part's state."""
+    """Return the initial value of a field of a part's state."""
     if field != "m":
         return "0.0f"
     return _INFINITY if kind == "min" else f"-{_INFINITY}"

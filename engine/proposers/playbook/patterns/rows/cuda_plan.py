@@ -47,32 +47,32 @@ PLAIN: Choices = {
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, and the whole grid in ``ring``.
 ``blocks``: blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a
-multiprocessor's memory. ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of
+multiprocessor's memory. ``span_kb``: KiB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of
 launches; 0 means all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in
 registers. ``per``: packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``:
 threads of ``ring`` that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the
 device.
 
-All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
+All times are in ms for fp32 on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
 For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
 The structure ``loop`` takes 0.67 with ``width`` 4, one pass, 1024 threads and ``unroll`` 8. The structure ``block``
 takes 0.533 with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes,
 ``block`` takes 0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with
 ``cluster`` 8 and 512 threads. With ``cluster`` 4, it takes 0.74, because 32 floats per thread spill. The structure
-``ring`` with ``cluster`` 2 and 16 KB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With
+``ring`` with ``cluster`` 2 and 16 KiB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With
 evict-first copies, ``ring`` takes 0.58 to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it
 takes 0.61 to 0.97. With two blocks per multiprocessor, each with half of the ring, it takes 0.61. With ``cluster`` 4
 and one block per multiprocessor, it takes 0.69, because clusters of four do not fill all multiprocessors.
 
 For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
 kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
-once for 16 rows. With spans of 64 KB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
+once for 16 rows. With spans of 64 KiB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
 rows then miss L2. In groups of 4 rows, ``split`` takes 0.28. In groups of 1 row, it takes 0.48, because launches do not
-overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and ``keep`` 2. With 256
-separate writers, 128 folding threads, 8 KB slots and ``keep`` 8, ``ring`` takes 0.193. With ``keep`` 7 or 9, it takes
-0.196. With 384 writers, 6 KB slots and ``keep`` 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and ``keep`` 5,
-it takes 0.205. Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KB
+overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KiB slots and ``keep`` 2. With 256
+separate writers, 128 folding threads, 8 KiB slots and ``keep`` 8, ``ring`` takes 0.193. With ``keep`` 7 or 9, it takes
+0.196. With 384 writers, 6 KiB slots and ``keep`` 10, ``ring`` takes 0.201. With 512 writers, 8 KiB slots and ``keep``
+5, it takes 0.205. Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KiB
 slots and ``keep`` 8, ``ring`` takes 0.244.
 """
 
@@ -92,7 +92,7 @@ HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 HALVES_HELPER_REGISTERS = 56
 """Registers of each thread that loads or exchanges data in ``halves``. With fewer registers, the exchanging warp
-spills. With more, the other warps spill.
+spills. With more registers, the other warps spill.
 """
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
 """Operations after which an error stays small relative to the row's deviations."""

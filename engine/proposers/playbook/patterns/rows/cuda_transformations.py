@@ -18,7 +18,7 @@ from engine.proposers.playbook.patterns.rows.cuda_plan import full_width, resolv
 
 
 def transformations(program: RowProgram, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
-    """Transformations that apply to ``recipe``, the largest expected gain first."""
+    """Return the transformations that apply to ``recipe``, the largest expected gain first."""
     found = [transformation for rule in _RULES if (transformation := rule(program, recipe.choices, device)) is not None]
     return sorted(found, key=lambda transformation: -transformation.gain)
 
@@ -133,7 +133,7 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 def _span_kb(program: RowProgram, device: DeviceFact) -> int:
-    """Return the longest span, in KB, with which every multiprocessor still gets four blocks."""
+    """Return the longest span, in KiB, with which every multiprocessor still gets four blocks."""
     row_kb = program.cols // 256
     enough = (kb for kb in (256, 128, 64, 32) if program.rows * row_kb >= 4 * device.cores * kb)
     return next(enough, 16)

@@ -92,7 +92,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
         if tensor.name in used and tensor.dtype not in types:
             raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and scans support only float32")
         if tensor.dtype == "bool" and tensor.name in _loads(chain):
-            raise Unsupported(f"the model uses `{tensor.name}`, which is bool, after the scan")
+            raise Unsupported(f"the model uses the bool tensor `{tensor.name}` after the scan")
     sizes = term.shape or (1,)
     return ScanProgram(
         op=SCANS[node.target],

@@ -36,7 +36,7 @@ _MOST_STEPS = 4
 
 
 def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: bool) -> str:
-    """The kernel source."""
+    """Return the kernel source."""
     chains = [conv.chain, *([conv.before] if conv.before is not None else [])]
     names = pointers(chains, conv.x, conv.w)
     dtypes = dtypes_of(spec)
@@ -107,8 +107,8 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
 
 
 class Task(Struct, frozen=True):
-    """Part of the work on a row's results: copy the results of filter group ``part`` to the staging buffer, or
-    write steps [``first``, ``last``) of that group to the output.
+    """Part of the work on a row's results. With ``put``, copy the results of filter group ``part`` to the staging
+    buffer. Otherwise, write steps [``first``, ``last``) of that group to the output.
     """
 
     part: int

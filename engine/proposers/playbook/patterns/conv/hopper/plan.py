@@ -232,8 +232,8 @@ def _plane(slots: int, phase_row: int, pixel_x: int) -> int:
 
 
 def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair, Pair, Pair]:
-    """Return the distance between octets in the image, the number of octets per filter, and the distances between taps
-    and between pixels, in octets.
+    """Return the distance between octets in the image (in pixels), the number of octets per filter, and the distances
+    between taps and between pixels (in octets).
     """
     grain, taps, tap_step, pixel_step = [], [], [], []
     for size, part, stride, dilation in zip(conv.kernel, octet[1:], conv.stride, conv.dilation, strict=True):

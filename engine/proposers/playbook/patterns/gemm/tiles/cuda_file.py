@@ -82,7 +82,7 @@ def kernel_file(
 
 def launch_lines(kernel: str, grid: int | str, threads: int, shared: int, static: int = 0) -> list[str]:
     """Return statements that launch ``kernel`` on ``t`` and, if necessary, first raise the shared-memory limit of 48
-    KB.
+    KiB.
     """
     lines = []
     if shared + static > _DEFAULT_SHARED:

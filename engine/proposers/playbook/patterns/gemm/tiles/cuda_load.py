@@ -27,8 +27,8 @@ class Source(Struct, frozen=True):
 
 
 def strided(base: str, lines: str, operand: Operand, line_stride: int, k_stride: int) -> Source:
-    """A matrix with element (r, k) at ``r * line_stride + k * k_stride``. ``lines`` is the C name of the number of
-    lines.
+    """Return an operand whose element (r, k) is at ``r * line_stride + k * k_stride``. ``lines`` is the C name of the
+    number of lines.
     """
     terms = []
     for index, step in (("r", line_stride), ("k", k_stride)):

@@ -13,7 +13,9 @@ from engine.proposers.playbook.codegen.cuda import compute_capability
 
 Structure = Literal["naive", "tiles", "tensor"]
 _SHARED_KB = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
-"""Shared memory per block in KB, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+"""Maximum shared memory per block in KiB, by compute capability (CUDA C++ Programming Guide, technical
+specifications).
+"""
 _MOST_THREADS = 1024
 _NAIVE_THREADS = 256
 PATCH_FLOATS = 16 * 20
