@@ -142,9 +142,9 @@ class Ledger:
             if worst.dollars is None or spent.dollars is None:
                 unknown = model if worst.dollars is None else "an earlier call"
                 return OverBudget(
-                    f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Limit "
-                    "tokens instead of dollars. Or set input_price and output_price in the model's [[models]] table and "
-                    "start a new session",
+                    f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Set "
+                    "input_price and output_price in the model's [[models]] table, or limit tokens instead of dollars. "
+                    "Then start a new session, because a session keeps its original config",
                     scope,
                     which,
                 )
