@@ -163,7 +163,7 @@ def days_left(directory: Path, role: Role) -> float:
 
 
 def check_peer(directory: Path, role: Role, host: str, port: int, timeout_s: float) -> None:
-    """Connect to a scheduler, and check that its certificate comes from our CA and names ``host``.
+    """Connect to a scheduler, and check that its certificate comes from the cluster's CA and names ``host``.
 
     Dask itself does not check names. Raises ``ssl.SSLError`` and ``OSError``.
     """

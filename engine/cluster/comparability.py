@@ -1,8 +1,7 @@
-"""Comparability of times from two hosts: their software, and their speed on the same reference. This module does no
-input or output.
+"""Decide whether times from two hosts are comparable, by their software and their speed on the same reference.
 
-Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. However,
-tables mark their times when they also show times from other hosts.
+This module does no input or output. Hosts that differ still judge: their verdicts are right, and a speedup is a ratio
+of two times on one host. However, a table that also shows times from other hosts marks the times of these hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from engine.session.records.verdict import Verdict
 
 SLOWER = {"cpu": 1.5, "cuda": 1.15}
 """Slowdown above which a host is slow: its time for a problem's reference, divided by the fastest other host's time.
-GPUs of one model differ by a few percent, and processors share caches and power with other programs.
+The speeds of GPUs of one model differ by a few percent, and processors share caches and power with other programs.
 """
 AGAIN_S = 60.0
 """Seconds without a verdict after which a slow device gets another kernel."""
@@ -118,7 +117,7 @@ class Comparability:
         return lines
 
     def has_late_marks(self, problem: str) -> bool:
-        """Return whether any device is slow for this problem, so that the problem's first verdicts may lack a mark."""
+        """Return whether any device is slow for this problem. If so, the problem's first verdicts may lack a mark."""
         times = [ms for found in self._references.get(problem, {}).values() for ms in found]
         return bool(times) and max(times) > self._most() * min(times)
 

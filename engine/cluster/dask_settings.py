@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 DEAD_S = 12.0
-"""Seconds of silence after which TCP closes a connection, for example to a host that lost its network. Dask needs at
-least 11.
+"""Seconds of silence after which TCP closes a connection, for example to a host that lost its network. Dask
+requires at least 11 s.
 """
 WORKER_TTL_S = 30.0
 """Seconds without a heartbeat after which the scheduler removes a worker."""

@@ -1,7 +1,8 @@
 """Judge kernels on other hosts: the :class:`~engine.evaluation.evaluator.Evaluator` of a cluster.
 
-The engine chooses the device of each kernel, and sends only work that can start now. If a device goes silent, hangs or
-fails, another device takes over its work. Each kernel has one attempt at a time, so that it gets only one verdict.
+The engine chooses the device of each kernel, and sends a kernel only if it can start now or next. If a device goes
+silent, hangs or fails, another device takes over its work. Each kernel has one attempt at a time, so that it gets only
+one verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ START_S = 120.0
 SETTLE_S = 1.5
 """Time to wait for further workers after the first, in seconds. The engine then chooses the device model."""
 MOST_TRIES = 4
-"""Maximum number of hosts that try a kernel, if the hosts are at fault."""
+"""Maximum number of attempts at a task, if devices or their hosts are at fault."""
 UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
@@ -52,7 +53,7 @@ SLOW, SLOW_S = 10.0, 120.0
 Another device then takes over.
 """
 OPENING = 1.5
-"""Time to open a problem on a device, relative to the time for a verdict."""
+"""Expected time to open a problem on a device, relative to the time for a verdict."""
 _LOOK_S = 0.25
 _KEPT = 50
 
@@ -88,7 +89,7 @@ class _Attempt:
 
 
 class _Turn(NamedTuple):
-    """A device that a kernel occupies."""
+    """A device that a task occupies."""
 
     device: Device
 
@@ -133,7 +134,7 @@ class _Job:
             self.on_stage(stage)
 
     def tell_judging(self, stage: Stage) -> None:
-        if stage not in ("building", "waiting"):  # In these stages, the worker's judge looks for the finished build.
+        if stage not in ("building", "waiting"):  # The worker's judge enters these stages only to look up the build.
             if self.follows and self._stage == "waiting":
                 self.begun = time.monotonic()
             self.tell(stage)
@@ -355,7 +356,7 @@ class ClusterEvaluator:
             finally:
                 job.device.assigned -= 1
                 await self._wake()
-        reason = f"the kernel failed on {MOST_TRIES} devices. The last failure: {job.why}"
+        reason = f"the evaluation of the kernel failed {MOST_TRIES} times. The last failure: {job.why}"
         return job.failed or Verdict(status="error", reason=reason)
 
     async def _build_and_judge(self, job: _Job) -> Verdict:
@@ -459,7 +460,7 @@ class ClusterEvaluator:
 
     async def evict(self) -> None:
         for device in [one for one in self._roster.admitted() if one.kept]:
-            with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device has no memory left to release.
+            with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device keeps nothing in memory.
                 async with self._any_device(wanted=device.id) as turn:
                     await self._ask(turn.device, m.Evict(), m.DEVICE)
                     turn.device.kept.clear()
@@ -592,7 +593,7 @@ class ClusterEvaluator:
             return False
         if (code and code in device.sent) or problem not in device.kept:
             return False
-        # A kernel at a host cannot move, so each device must have another kernel for the time when it becomes free.
+        # A kernel on a host cannot move to another device, so keep at least one kernel in line for each device.
         usable = self._roster.usable()
         return sum(len(one.judge_line) for one in usable) >= len(usable)
 
@@ -611,8 +612,8 @@ class ClusterEvaluator:
 
     async def _wait(self) -> None:
         """Wait until the state of a device changes. The caller must hold the condition."""
-        # Nothing notifies us when a device may get work again after faults, so wake up every second. In Python 3.11,
-        # ``wait_for`` can leave the condition locked when the search cancels this task.
+        # No notification arrives when a device may get work again after faults, so wake up every second. In
+        # Python 3.11, ``wait_for`` can leave the condition locked when the search cancels this task.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._changed.wait()
@@ -674,7 +675,7 @@ class ClusterEvaluator:
                     why, home = str(lost), None
                     failed.append(turn.device)
                     self._redo(turn.device, lost)
-        raise JudgeKilled(f"the work failed on {MOST_TRIES} devices. The last failure: {why}")
+        raise JudgeKilled(f"the work failed {MOST_TRIES} times. The last failure: {why}")
 
     def _redo(self, device: Device, lost: DeviceLost) -> None:
         if device.lost:  # The log already contains the reason.
@@ -753,7 +754,7 @@ class ClusterEvaluator:
             limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
             if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
                 attempt.lose(f"{device.host}: its worker did not finish a task within {limit_s:g} s")
-        elif not beat.running:  # The worker runs neither our task nor another engine's.
+        elif not beat.running:  # The worker runs no task of this or another engine.
             attempt.idle_s += passed_s
             if attempt.idle_s > UNSTARTED_S:
                 attempt.lose(f"{device.host}: its worker did not start a task within {UNSTARTED_S:g} s")

@@ -96,8 +96,8 @@ class Link:
         await self._drop()
 
     async def _keep(self) -> None:
-        """Connect, and reconnect after each loss of the connection. Dask's own reconnection would forget our topics
-        (distributed#5667).
+        """Connect, and reconnect after each loss of the connection. Dask's own reconnection would forget the
+        engine's topics (distributed#5667).
         """
         while True:
             client = self._client

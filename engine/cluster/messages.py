@@ -231,8 +231,8 @@ class Report(Struct, frozen=True):
 class Beat(Struct, frozen=True, tag="beat"):
     """A worker's heartbeat.
 
-    ``address``: the Dask worker. ``start``: larger for each later start of the worker. ``lacks``: why this host cannot
-    judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
+    ``address``: the Dask worker's address. ``start``: larger for each later start of the worker. ``lacks``: why this
+    host cannot judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
     ``running``: attempts in progress, of any engine. ``stuck``: attempts with a judging process that has been silent
     for some seconds.
     """

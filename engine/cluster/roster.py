@@ -33,7 +33,7 @@ class Device:
     running task and perhaps a kernel that waits behind it. For a kernel, the list contains the digest of its machine
     code or ""; for any other task, None. ``waiting``: whether a process outside the search occupies the device, so that
     the tasks wait. ``building``: number of builds in progress. ``kept``: problems that the device has open. ``faults``:
-    failures in a row that the host caused. ``measured``: whether the device's judge has its peaks. ``presence``: the
+    failures in a row that the host caused. ``measured``: whether the judge has the device's peaks. ``presence``: the
     task that keeps the engine's judges on the device. ``build_line``: tickets of the kernels that wait for a builder.
     ``judge_line``: the kernels that wait for the device. ``lost``: whether the device left. If it joins again, it gets
     a new object.
@@ -260,10 +260,10 @@ class Roster:
         release, _, _ = theirs.partition(" ")
         install = f"pip install 'kernel-tui[cluster]=={__version__}'"
         if release == __version__:  # Two checkouts of one release can differ.
-            install = "copy the engine's checkout to it, and run pip install '.[cluster]' there"
+            install = "pip install '.[cluster]' in a copy of the engine's checkout"
         return (
             f"{host}: it has kernel-tui {theirs}, but the engine has {m.version()}; verdicts of different judges are "
-            f"not comparable. Type on the host: {install}; then {self._join_command}"
+            f"not comparable. On the host, run {install}, then {self._join_command}"
         )
 
     def _with_peaks(self, fact: DeviceFact) -> DeviceFact:

@@ -34,7 +34,7 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
     """
     encryption = security(certificates, "scheduler")
     dask_settings.apply()
-    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address")  # It matters only if ``host`` is "".
+    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address")  # This matters only if ``host`` is "".
     from distributed import Scheduler
 
     ended = asyncio.Event()

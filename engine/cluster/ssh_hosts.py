@@ -27,7 +27,7 @@ from engine.system.child import end_group
 from engine.system.python_process import python_command, python_path
 
 AGAIN_S, LONGEST_S = 2.0, 60.0
-"""First and longest wait before the engine restores an SSH connection, in seconds. The wait doubles with each
+"""Initial and maximum wait before the engine restores an SSH connection, in seconds. The wait doubles with each
 failure.
 """
 _START_S = 20.0
@@ -81,7 +81,8 @@ class SshHosts:
         """
         if shutil.which("ssh") is None:
             raise EvaluationError(
-                "the hosts setting in [cluster] needs the ssh command. Install it: apt install openssh-client"
+                "the hosts setting in [cluster] needs the ssh command. Install it (Debian, Ubuntu: apt-get install "
+                "openssh-client)"
             )
         here = self._cluster.address or platform.node()
         create(self._directory, [here])

@@ -25,7 +25,7 @@ from engine.system.python_process import python_command, python_path
 
 START_S = 60.0
 UNATTENDED = "unattended"
-"""The engine's last argument if no person watches the search."""
+"""The last command-line argument of an engine whose search no person watches."""
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 8
 _STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
@@ -80,7 +80,7 @@ class EngineStart:
             EngineNotStarted: The process ended or timed out. The message includes the end of the log.
         """
         status = self._process.poll()
-        # Read the lock after the status, because an engine may lock and end in between.
+        # Read the lock after the exit status, because an engine may lock its session and end between the two reads.
         holder = read_holder(self.paths.lock)
         if holder is not None and holder.marker == self._marker:
             self.under_way = False

@@ -61,7 +61,8 @@ _MESSAGES: dict[StopReason, str] = {
     "finished": "the search is complete",
     "stopped": "stopped on request; to continue, resume the session",
     "budget": "time budget used up; to continue, resume with more minutes",
-    "waiting": "waiting for replies to the prompts in outbox/; to continue, resume the session",
+    "waiting": "waiting for replies to the prompts in outbox/; to continue, save replies in inbox/ and "
+    "resume the session",
     "signal": "stopped by {}; to continue, resume the session",
     "error": "stopped by an internal error; the engine's log has the traceback",
 }

@@ -1,6 +1,6 @@
 """Remove from C source the words that KernelBench's static checker rejects. All functions are pure.
 
-The checker reads Python text. It truncates each line at ``#`` or ``//`` and searches the rest. The rest includes C
+The checker reads Python text. It truncates each line at ``#`` or ``//``, and searches what remains, which includes C
 source in string literals, even block comments.
 """
 

@@ -1,7 +1,8 @@
 """Run deferred work while the devices are idle.
 
 Deferred work includes ``torch.compile`` baselines, repeats of disturbed baselines, and runoffs that the budget cut
-short. It also includes second verdicts on doubtful best kernels, and checks of best kernels at other sizes.
+short. It also includes second verdicts on best kernels with uncertain speedups, and checks of best kernels at other
+sizes.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ COMPILE_GUESS_S = 20.0
 LAST_S = 5.0
 """Expected duration of a problem's last runoff and a second verdict on its best kernel, in seconds."""
 COMPILE_SHARE = 0.5
-"""Maximum share of a turn that ``torch.compile`` may take from the search. A longer ``torch.compile`` runs after the
-search, in the rest of the turn and in time that no problem claims.
+"""Maximum share of a turn that the ``torch.compile`` baseline may take from the search. A longer measurement runs after
+the search, in the rest of the turn and in time that no problem claims.
 """
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration until then."""
+"""Expected duration of a ``torch.compile`` baseline that the turn's end stopped, relative to its time until then."""
 LEAST_S = 1.0
 """Minimum time left at which a runoff or a second verdict is worth starting, in seconds."""
 
@@ -111,8 +112,8 @@ class Owed:
             self._context.journal.post(LogLine(level="info", text=text))
 
     def cut_off_compile(self) -> None:
-        """Cancel a ``torch.compile`` that is running, because the time budget is used up. A resumed search with more
-        time runs it again.
+        """Cancel a running measurement of ``torch.compile``, because the time budget is used up. A resumed search with
+        more time repeats the measurement.
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
@@ -138,7 +139,7 @@ class Owed:
         return self._limit.seconds - self._turn_s if self._limit is not None else float("inf")
 
     def _compile_left_s(self, began_s: float | None = None) -> float:
-        """Seconds left for a ``torch.compile`` that began ``began_s`` into the turn, or that begins now."""
+        """Seconds left for a ``torch.compile`` baseline that began ``began_s`` into the turn, or that begins now."""
         if self._limit is None:
             return float("inf")
         left_s = self._left_s() + self._limit.spare_s
@@ -157,7 +158,7 @@ class Owed:
 
     @property
     def compile_reserve_s(self) -> float:
-        """Expected duration of the turn's ``torch.compile`` in seconds, or 0 if it takes too long for a turn."""
+        """Expected duration of the turn's ``torch.compile`` baselines in seconds, or 0 if too long for a turn."""
         expected_s = self._expected_compile_s * len(self._baselines())
         return expected_s if expected_s <= self._compile_share_s else 0.0
 

@@ -206,8 +206,8 @@ def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
             needs = {"cpp": "a CPU", "triton": "an NVIDIA GPU"}.get(name, "an NVIDIA GPU with nvcc")
             possible = ", ".join(f'"{LANGUAGE_NAMES[language]}"' for language in runs)
             return (
-                f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; remove '
-                f"the key, or choose from {possible}"
+                f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; '
+                f"remove search.languages, or choose from {possible}"
             )
     if "triton" in names and find_spec("triton") is None:
         return 'search.languages has "triton", but the package triton is missing. Install it: pip install triton'

@@ -239,7 +239,7 @@ class ProblemSearch:
         def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
             if done.cancelled():
-                may_start_again = done.cancelling() > 0  # Otherwise, the job failed with a stray cancellation.
+                may_start_again = done.cancelling() > 0  # 0: the job itself raised CancelledError.
             else:
                 may_start_again = done.exception() is None and done.result() is False
                 self._failure = self._failure or done.exception()
@@ -316,7 +316,7 @@ class ProblemSearch:
     def _start_fix(self, variant: VariantState, round_: RoundState) -> None:
         if variant.verdict is None or variant.stage is not None or variant.verdict.status not in FIXABLE:
             return
-        if variant.verdict.same_code_as is not None:  # The search repairs the other kernel with this code.
+        if variant.verdict.same_code_as is not None:  # The search repairs the earlier kernel with this machine code.
             return
         if variant.round != round_.number and not self._questions.missing("fix", variant.id):
             return

@@ -84,7 +84,7 @@ class EvaluationQueue:
         self._start_some()
 
     def cancel(self, variants: Iterable[str]) -> list[asyncio.Task[None]]:
-        """Remove variants from the queue, cancel running evaluations, and return their tasks."""
+        """Remove ``variants`` from the queue, cancel their running evaluations, and return the canceled tasks."""
         cancelled = []
         for variant in variants:
             self._queued.discard(variant)

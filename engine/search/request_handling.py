@@ -57,7 +57,7 @@ class Outcome:
 class Refused(Exception):
     """The engine cannot carry out a request. The message is the engine's answer to the person.
 
-    ``node``: the node that already is what the person requested, if any.
+    ``node``: the node that already meets the request, if any.
     """
 
     def __init__(self, message: str, node: str | None = None) -> None:
@@ -273,7 +273,7 @@ class Steering:
             again = f"kernel-tui retry {session_argument(self._context.paths.directory)} {same}"
             said = f"{same} already has this source, so the judge does not evaluate it again"
             raise Refused(f"{said}. To judge {same} again, press r in the monitor, or run: {again}", same)
-        source = command.source.rstrip() + "\n"  # so that ``find`` recognizes the source, however the file ends
+        source = command.source.rstrip() + "\n"  # ``find`` must recognize the source, however the file ends.
         name, digest, _ = self._context.sources.claim(problem.id, source, self._context.ids.variant)
         text = command.text.strip() or "seeded by hand"
         written_for = written_for or self._idea_of_file(problem, command.file, text, parent)
@@ -301,7 +301,7 @@ class Steering:
     def _idea_of_file(self, problem: ProblemState, file: str, text: str, parent: str | None) -> IdeaState | None:
         """Return the idea of the newest round that a person seeded from ``file`` with the same text and parent, if any.
 
-        Ideas of earlier rounds get no more kernels: their rounds have ended, and so has the choice of parents.
+        Ideas of earlier rounds get no more kernels, because the search has already selected parents from them.
         """
         if not file:
             return None

@@ -2,7 +2,7 @@
 
 In a turn, the engine opens a problem, searches it, runs the deferred measurements and evicts the problem. All of these
 steps count toward the problem's minutes. The search ends early enough for the measurements, which stop at the end of
-the minutes. First, every problem gets one turn in the config's order. The remaining minutes then go to problems that
+the minutes. First, every problem gets one turn, in the config's order. The remaining minutes then go to problems that
 may still improve. Turns are events, so a resumed engine continues the open turn with its remaining minutes.
 """
 
@@ -204,7 +204,7 @@ class Turns:
             self._owed.limit(limit._replace(searched=True))
             await self._await_replies(name)
             self._context.closing.add(name)
-            # Half of the time before torch.compile goes to the last kernels, and half to the runoff.
+            # Half of the time left before ``torch.compile`` is for the last kernels, and half for the runoff.
             left_s = self._left_s(turn) - self._owed.compile_reserve_s
             await self._host.halt(name, max(0.0, min(LAST_VERDICTS_S, left_s / 2)))
             await self._measure_the_rest()

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from engine.config.schema import Config, SpendLimits
 
 RESERVE_SHARE = 0.25
-"""Maximum share of the minutes to reserve for measurements after the last round."""
+"""Maximum share of the time budget to reserve for measurements after the last round."""
 OVERRUN_SHARE = 0.1
-"""Time by which deferred work may exceed the minutes, as a share of the minutes."""
+"""Time by which deferred work may exceed the time budget, as a share of the budget."""
 LEAST_OVERRUN_S = 10.0
-"""Seconds by which deferred work may exceed the minutes, if ``OVERRUN_SHARE`` of the minutes is less."""
+"""Seconds by which deferred work may exceed the time budget, if ``OVERRUN_SHARE`` of the budget is less."""
 
 
 class Budget(Struct, frozen=True):
@@ -28,12 +28,12 @@ class Budget(Struct, frozen=True):
 
     @property
     def overrun_s(self) -> float:
-        """Longest time that deferred work may take beyond the minutes, in seconds."""
+        """Longest time that deferred work may continue after the end of the time budget, in seconds."""
         return max(LEAST_OVERRUN_S, OVERRUN_SHARE * 60.0 * (self.minutes or 0.0))
 
     def left_s(self, elapsed_s: float, reserve_s: float = 0.0) -> float:
-        """Return the seconds left after ``elapsed_s`` and a reserve of at most ``RESERVE_SHARE``. Without a limit, the
-        result is infinite.
+        """Return the seconds left after ``elapsed_s`` and a reserve of at most ``RESERVE_SHARE`` of the time budget.
+        Without a time budget, the result is infinite.
         """
         if self.minutes is None:
             return float("inf")
@@ -108,7 +108,7 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 def elapsed_s(state: SessionState, now: float) -> float:
     """Return this session's engine time in seconds.
 
-    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, pass the time of
-    its last event or heartbeat as ``now``.
+    Pauses do not count, nor does time without an available device. If the engine died, pass the time of its last event
+    or heartbeat as ``now``.
     """
     return state.elapsed_s(now)

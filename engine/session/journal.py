@@ -31,11 +31,11 @@ class Journal:
         self._listeners.append(listener)
 
     def put_blob(self, text: str) -> str:
-        """Store a text and return its digest. The text reaches the disk before any later event. Raises SessionError."""
+        """Store text and return its digest. The text reaches the disk before any later event. Raises SessionError."""
         return self.writer.put_blob(text)
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
-        """Queue an event. The future completes once the state includes the event, or raises SessionError."""
+        """Queue an event. The future completes once the state includes the event, or fails with SessionError."""
         return self._post((event,))[0]
 
     async def record(self, *events: AnyEvent) -> None:

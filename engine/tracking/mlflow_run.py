@@ -9,9 +9,9 @@ from typing import Any
 from engine.tracking.measurements import Point
 
 BATCH = 900
-"""Number of metrics per request. MLflow's servers accept at most 1000 metrics per request."""
+"""Maximum number of metrics per request. MLflow's servers accept at most 1000 metrics per request."""
 PARAMETERS = 90
-"""Number of parameters per request. MLflow's servers accept at most 100 parameters per request."""
+"""Maximum number of parameters per request. MLflow's servers accept at most 100 parameters per request."""
 TAG = "kernel_tui.session"
 """The run's tag with the session's identity, by which a resumed search finds its run."""
 _SETTINGS = {

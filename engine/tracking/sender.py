@@ -29,7 +29,7 @@ GIVE_UP_S = 120.0
 """Seconds after the engine's end for which a sender tries to reach a tracker."""
 NICENESS = 10
 _ENDS: dict[StopReason | None, str] = {"error": "FAILED", "signal": "KILLED", None: "KILLED"}
-"""A run's final status by the engine's stop reason; None if the engine died. Other stop reasons mean FINISHED."""
+"""The run's final status, by the engine's stop reason (None: the engine died). Other stop reasons mean FINISHED."""
 _log = logging.getLogger("tracking")
 
 

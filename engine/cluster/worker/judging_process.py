@@ -97,7 +97,7 @@ class JudgingProcess:
             return m.Done(order.work.payload)
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        await asyncio.shield(self._starting)  # Canceling one order must not cancel the start for all.
+        await asyncio.shield(self._starting)  # Canceling one order must not cancel the start that all orders need.
         if self._device is None:
             return m.Failed(self._why_not, host=True)
         if order.peak_gflops is not None and self._device.peak_gflops is None:

@@ -23,7 +23,7 @@ from engine.problem.spec import LANGUAGE_OF_DEVICE
 from engine.system.python_process import python_command, python_path
 
 AGAIN_S, LONGEST_S = 1.0, 60.0
-"""First and longest wait before a dead worker process starts again, in seconds. The wait doubles with each early
+"""Initial and maximum wait before a dead worker process starts again, in seconds. The wait doubles with each early
 death.
 """
 EARLY_S = 30.0

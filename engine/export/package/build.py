@@ -52,7 +52,7 @@ def write_wheel(tree: Mapping[str, bytes], directory: Path) -> Path:
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=WHEEL_S, check=False)
         except subprocess.TimeoutExpired:
             raise ExportError(
-                f"setuptools did not pack the wheel within {WHEEL_S:g} s, because the machine is busy; try again later"
+                f"setuptools did not pack the wheel within {WHEEL_S:g} s; try again when the machine is less busy"
             ) from None
     if done.returncode:
         raise ExportError(f"setuptools could not pack the wheel: {done.stderr.strip()[-2000:]}")

@@ -40,7 +40,7 @@ except AttributeError:
     DISPATCHES_ONCE = False
 try:
     _current_gpu = torch._C._cuda_getDevice
-    _current_stream = torch._C._cuda_getCurrentRawStream  # torch.compile's code calls it too.
+    _current_stream = torch._C._cuda_getCurrentRawStream  # Code from torch.compile calls this, too.
 except AttributeError:  # PyTorch without CUDA lacks these names, too.
     _current_gpu = torch.cuda.current_device
 
@@ -322,7 +322,7 @@ def _skeleton(reference: ModuleType) -> nn.Module:
     try:
         with torch.device("meta"):
             model = reference.Model(*arguments)
-    except (RuntimeError, NotImplementedError):  # The constructor reads values of a tensor.
+    except (RuntimeError, NotImplementedError):  # The constructor reads a tensor's values.
         with torch.random.fork_rng(devices=[]):
             model = reference.Model(*arguments)
     for module in model.modules():  # Plain tensors are arguments of the operator, too, so make them buffers.

@@ -57,7 +57,7 @@ def check_problem(problem: ProblemSpec, language: Language) -> None:
     """Raise ``ExportError`` if no package can contain a kernel in ``language`` for ``problem``."""
     if language in MODULES:
         raise ExportError(
-            f"{problem.id}: a package cannot contain a Python or Triton kernel, which is compiled when it runs; export "
+            f"{problem.id}: a package contains built libraries, so it cannot contain a Python or Triton kernel; export "
             "its source: kernel-tui export SESSION VARIANT -o FILE.py"
         )
     if problem.c_refusal is not None:
@@ -107,7 +107,7 @@ def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
         problem = kernel.problem.id
         if problem in found:
             raise ExportError(
-                f"{problem}: a package contains one kernel of each problem; export other kernels separately"
+                f"{problem}: a package contains only one kernel per problem; export other kernels separately"
             )
         name = found[problem] = _identifier(problem)
         for made in (name, _class_name(name), f"{name}_reference"):
@@ -153,7 +153,7 @@ def _module(package: str, kernel: PackagedKernel, names: Mapping[str, str]) -> s
     if constants:
         other += f" or ({', '.join(constants)},) != ({', '.join(map(repr, constants.values()))},)"
     tensors = {tensor.source_name for tensor in problem.inputs}
-    for one in optional:  # The kernel has the default as a constant.
+    for one in optional:  # The kernel was compiled with the default.
         if one in tensors:
             other += f" or not isinstance({one}, torch.Tensor)"
         elif one not in constants:

@@ -58,7 +58,7 @@ def expected(problem: ProblemSpec) -> Expected:
 
 
 def _filling(sample: torch.Tensor, seed: int) -> Filling:
-    """Describe a sample of numbers by its mean and deviation or, for integers, by its range."""
+    """Describe a sample of numbers by its mean and standard deviation or, for integers, by its range."""
     if not sample.dtype.is_floating_point:
         low, high = (int(sample.min()), int(sample.max())) if sample.numel() else (0, 0)
         return Filling(seed, low=low, span=high - low + 1)

@@ -1,7 +1,7 @@
 """The numbers that a standalone program and its reference share: pseudo-random inputs that C++ and NumPy both compute.
 
-Element ``i`` of a tensor is ``mean + (u - 0.5) * width``, or ``low + n`` for integers. SplitMix64 of ``seed + i``
-yields ``u`` or ``n``.
+Element ``i`` of a tensor is ``mean + (u - 0.5) * width``, or ``low + n`` for integers. Output ``i`` of SplitMix64,
+seeded with ``seed``, yields ``u`` (0 to 1) or ``n``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Expected(Struct, frozen=True):
 
 
 def bits(numpy: Any, start: int, count: int, seed: int) -> Any:
-    """Return SplitMix64 of ``seed + start`` and the following numbers, as a NumPy array of unsigned 64-bit integers."""
+    """Return ``count`` outputs of SplitMix64, seeded with ``seed``, from output ``start``, as a NumPy uint64 array."""
     with numpy.errstate(over="ignore"):
         state = numpy.arange(start + 1, start + count + 1, dtype=numpy.uint64) * numpy.uint64(STEP)
         state += numpy.uint64(seed)

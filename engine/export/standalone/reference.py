@@ -14,7 +14,7 @@ from engine.problem.spec import ProblemSpec
 from engine.system.python_process import python_command, python_path
 
 LIMIT_S = 600.0
-"""Time limit of the reference in seconds. A large product takes a minute on a CPU."""
+"""Time limit of the reference in seconds. A large matrix product takes a minute on a CPU."""
 
 
 def expected_of(problem: ProblemSpec) -> Expected:

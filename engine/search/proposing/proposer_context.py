@@ -236,7 +236,8 @@ _JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
 
 
 def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
-    """Return the verdict on a kernel that has a judged kernel's machine code: the earlier verdict without times.
+    """Return the verdict, without times, of a judged kernel whose machine code has the digest ``code``. Return None if
+    there is no such kernel.
 
     ``judged`` lists variants of the problem with their verdicts.
     """

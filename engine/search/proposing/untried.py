@@ -67,8 +67,8 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     """Return whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its
     source.
 
-    Returns False without any proposer, and if a proposer reads free text or replays a session, because it may have an
-    idea. Raises SessionError.
+    Returns False if there is no proposer. Also returns False if a proposer reads free text or replays a session,
+    because such a proposer may have a new idea. Raises SessionError.
     """
     proposers = context.idea_proposers(problem.id)
     task = context.task(problem)

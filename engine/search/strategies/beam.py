@@ -64,7 +64,10 @@ def _diverse(ranked: Sequence[Candidate], width: int) -> list[Candidate]:
 def _promising(
     ranked: Sequence[Candidate], fastest: Sequence[Candidate], best: Candidate, round_number: int
 ) -> Candidate | None:
-    """Return this round's fastest kernel whose category does not occur in the selected kernels' lineages."""
+    """Return this round's fastest kernel whose category is new to the selected kernels' lineages.
+
+    Return None if no such kernel is within ``PROMISING_SLOWDOWN``.
+    """
     known = {category for one in fastest for category in (one.category, *one.lineage_categories)}
     for one in ranked:
         if one in fastest or one.pinned or one.exhausted or one.round != round_number:

@@ -13,8 +13,7 @@ neither is saturated; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0
-"""Percentage of a resource's peak from which the resource is the bottleneck. The rules of ``ncu`` use the same limit.
-"""
+"""Minimum percentage of its peak at which a resource can be the bottleneck. The rules of ``ncu`` use the same limit."""
 
 TIME = "gpu__time_duration.sum"
 MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"

@@ -12,7 +12,10 @@ WIDE = 0.2
 MARK = "~"
 UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
-POSSIBLE_CAUSES = "data stay in caches, the algorithm needs fewer operations, the SOL is too low, or work is missing"
+POSSIBLE_CAUSES = (
+    "data stay in caches, the algorithm needs fewer operations, "
+    "the measured peaks are too low, or the kernel skips work"
+)
 """Causes of a % SOL above 100."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 UNJUDGED = ("cancelled", "error")
-"""Statuses of kernels that the judge could not evaluate."""
+"""Statuses that say nothing about the kernel: its evaluation was canceled or failed."""
 BUSY = 0.15
 """Share of all cores that other programs may use before a time counts as disturbed."""
 
@@ -77,8 +77,8 @@ class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Launch(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One kernel launch of a call, as the CUDA driver records it. Memory figures are per block, except ``local_bytes``
-    per thread.
+    """One kernel launch of a call, as the CUDA driver records it. Memory sizes are per block; ``local_bytes`` is per
+    thread.
 
     ``blocks_per_sm`` is the number of resident blocks that the driver computes for this launch. The kernel's process
     reports these figures (``engine.evaluation.sandbox.inside.launches``), so no check uses them.

@@ -222,7 +222,7 @@ class ProblemState(Struct):
         return self.spec.id
 
     def eager_ms(self, best: VariantState | None) -> float | None:
-        """Eager's time behind ``best``'s speedup or, without a best kernel, the eager baseline's time."""
+        """Return eager's time in the verdict on ``best`` or, without a best kernel, the eager baseline's time."""
         if best is not None and best.verdict is not None and best.verdict.reference is not None:
             return best.verdict.reference.median_ms
         eager = self.baselines.get("eager")

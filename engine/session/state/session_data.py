@@ -19,7 +19,7 @@ from engine.session.state.spend import Spending
 
 LOG_LINES = 2000
 Phase = Literal["running", "done", "waiting"]
-"""A problem's place in a session with turns."""
+"""In a session with turns: whether a problem's turn is open, over or still to come."""
 Outcome = Literal["solved", "unsolved", "open", "pruned", "refused"]
 """``open``: no proposer can write kernels for the problem, and no person has seeded a correct kernel yet."""
 
@@ -38,11 +38,11 @@ class SessionData(Struct):
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
-    lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
-    device; time after this does not count toward the budget. ``heard_at`` is the time of the last event or heartbeat
-    from the newest engine that recorded its start, when this process read the session; 0 if unknown. ``gone`` maps each
-    departed device of another host to the reason. ``died``: whether the newest engine died. Readers set this field from
-    the engine's lock, because no event records a death.
+    lists the devices that other processes occupy now. ``held_up_at`` is the time at which the last
+    available device left or became occupied; time after this does not count toward the budget. ``heard_at`` is the time
+    of the last event or heartbeat from the newest engine that recorded its start, when this process read the session; 0
+    if unknown. ``gone`` maps each departed device of another host to the reason. ``died``: whether the newest engine
+    died. Readers set this field from the engine's lock, because no event records a death.
     """
 
     name: str = ""
@@ -89,8 +89,8 @@ class SessionData(Struct):
     died: bool = False
 
     def elapsed_s(self, now: float) -> float:
-        """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time in which other
-        processes occupy all devices. If the engine died, pass the time of its last event or heartbeat as ``now``.
+        """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time without an
+        available device. If the engine died, pass the time of its last event or heartbeat as ``now``.
         """
         engine, seconds = self.engine, self.search_seconds
         if engine is not None and engine.stopped is None:

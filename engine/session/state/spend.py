@@ -20,8 +20,8 @@ MANUAL = "manual"
 
 
 class Amount(NamedTuple):
-    """Tokens and dollars. ``dollars`` is None if a price is unknown. The sum of amounts is None if any of them is
-    None.
+    """Tokens and dollars. ``dollars`` is None if a price is unknown. A sum of amounts has no dollars if any of the
+    amounts has none.
     """
 
     tokens: int = 0

@@ -83,8 +83,8 @@ def write_lock(paths: SessionPaths, timeout_s: float = BUSY_TIMEOUT_S) -> Iterat
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise SessionBusy(
-                        f"{paths.turn}: another process has been writing for {timeout_s:g} s. Look for a suspended "
-                        "'kernel-tui' process, then try again.",
+                        f"{paths.turn}: another process has been writing for {timeout_s:g} s. If a "
+                        "'kernel-tui' process is suspended, continue or end it. Then try again.",
                         paths.turn,
                     ) from None
                 time.sleep(0.002)
@@ -217,7 +217,7 @@ def must_be_files(paths: SessionPaths) -> None:
         # SQLite opens a directory as a database and fails only at the first read. If another file is a directory,
         # opening it fails at once.
         if not stat.S_ISREG(mode) and (file in (paths.database, paths.packed) or not stat.S_ISDIR(mode)):
-            raise not_a_session(file, "this is not a regular file, so it belongs to no kernel-tui session")
+            raise not_a_session(file, "this is not a regular file, so kernel-tui did not create it")
 
 
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:

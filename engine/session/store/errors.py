@@ -182,14 +182,15 @@ def _free_bytes(path: Path) -> int:
 
 def _full(path: Path, said: str) -> StorageError:
     return StorageError(
-        f"{path}: the disk has no space left ({said}). Free some space, then resume. All recorded events are safe.",
+        f"{path}: the disk has no space left ({said}). Free some space, then start or resume the search. All "
+        "recorded events are safe.",
         path,
     )
 
 
 def _read_only(path: Path, said: str) -> StorageError:
     return StorageError(
-        f"{path}: kernel-tui cannot write this path ({said}). Make it writable, or set another directory for sessions "
-        "in the config.",
+        f"{path}: kernel-tui cannot write to this path ({said}). Make it writable, or set another directory for "
+        "sessions in the config.",
         path,
     )

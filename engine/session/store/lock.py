@@ -203,7 +203,7 @@ def _is_held(lock: Path) -> bool:
         raise of_os(error, lock) from error
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            raise not_a_session(lock, "this is not a regular file, so it belongs to no kernel-tui session")
+            raise not_a_session(lock, "this is not a regular file, so kernel-tui did not create it")
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:

@@ -34,7 +34,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def quoted(self) -> str:
-        """The directory as a word of a shell command."""
+        """The directory's path, quoted for a shell command."""
         return shlex.quote(str(self.directory))
 
     @property

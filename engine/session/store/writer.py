@@ -37,7 +37,7 @@ from engine.system import clock
 PATIENCE_S = 30.0
 _BATCH = 4096
 _TOGETHER = 128
-"""Number of rows per insert statement."""
+"""Maximum number of rows per insert statement."""
 _SAMPLES_KEPT = 600
 _LOG_LIMIT_BYTES = 64 << 20
 _T = TypeVar("_T")
@@ -160,7 +160,7 @@ class EventWriter:
         return await asyncio.wrap_future(self.append(event))
 
     def put_blob(self, content: str | bytes) -> str:
-        """Store a text or bytes, and return the sha256 digest by which events refer to it.
+        """Store text or bytes, and return the sha256 digest by which events refer to it.
 
         The writer commits the blob before or with every later event. Raises SessionError if the writer has failed.
         """

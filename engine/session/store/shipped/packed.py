@@ -21,11 +21,13 @@ from engine.session.store.errors import SessionDamaged, SessionError, of_os
 from engine.session.store.paths import SessionPaths, sync_directory
 
 LARGEST_BYTES = 1 << 30
-"""Largest database to pack or unpack: about a million events. The limit stops a small file from filling the disk."""
+"""Maximum size of a database to pack or unpack, enough for about a million events. The limit stops a small packed file
+from filling the disk.
+"""
 _MEMORY_BYTES = 128 << 20
-"""Memory limit of the decompressor. Preset 9 needs 65 MiB."""
+"""Memory limit of the decompressor. A file packed with preset 9 needs 65 MiB."""
 _PRESET = 6
-"""Preset of xz. Preset 9 takes twice the time and four times the memory, for files that are 2% smaller."""
+"""Preset of xz. Preset 9 would take twice the time and four times the memory to make files 2% smaller."""
 _CHUNK_BYTES = 1 << 20
 
 

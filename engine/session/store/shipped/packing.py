@@ -37,7 +37,7 @@ def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] 
     Args:
         target: Must not exist.
         relative_to: Directories, such as the home directory. The copy records paths below these directories as
-            relative paths. Only events, requests and the configuration change.
+            relative paths, but only in events, requests and the configuration.
 
     Raises:
         SessionError: ``target`` exists or cannot be written, or the session is unreadable.
