@@ -252,8 +252,8 @@ class Operator:
         return [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
 
     def _fake(self, *tensors: torch.Tensor) -> Any:
-        """Return empty outputs. If the inputs' sizes are unknown or differ from the kernel's, the reference determines
-        the outputs' sizes.
+        """Return uninitialized outputs. If the inputs' sizes are unknown or differ from the kernel's, the reference
+        determines the outputs' sizes.
         """
         known = all(
             all(type(size) is int for size in tensor.shape) and tensor.shape == one.shape and tensor.dtype == one.dtype

@@ -15,7 +15,7 @@ def runoff_leaders(state: SessionState, problem: str, places: int) -> list[Varia
 
     A kernel is too slow if the 95% interval of its speedup lies clearly below the best kernel's interval. Four kernels
     always take part: the best, the former best that a new verdict displaced, the last runoff's winner, and the kernel
-    with the shortest time. The last one takes part because speedups also depend on the reference's time.
+    with the shortest time. The shortest time counts because speedups also depend on the reference's time.
     """
     if places < 2 or (found := state.problems.get(problem)) is None:
         return []

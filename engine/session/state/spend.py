@@ -20,8 +20,8 @@ MANUAL = "manual"
 
 
 class Amount(NamedTuple):
-    """Tokens and dollars. ``dollars`` is None if a price is unknown. A sum of amounts has no dollars if any of the
-    amounts has none.
+    """Tokens and dollars. ``dollars`` is None if a price is unknown. In a sum, ``dollars`` is None if it is None in
+    any of the amounts.
     """
 
     tokens: int = 0
@@ -123,7 +123,7 @@ class Spending(Struct):
 
     @property
     def committed(self) -> Amount:
-        """Total spending, with the maximum cost of every attempt that is unconfirmed or was in flight at the end."""
+        """Total spending, with the maximum cost of every attempt that is unconfirmed or in flight."""
         return self.total.at_most.plus(self.held)
 
     def started(self, event: ModelCallStarted, idea: str | None, time: float) -> None:
