@@ -1,8 +1,8 @@
 """Inject faults into a cluster's hosts during an evaluation, and count lost verdicts, duplicate verdicts and orphan
 processes.
 
-Three hosts in network namespaces, without a shared disk, search three quick-start problems over mutual TLS. The script
-needs root.
+A search of three quickstart problems uses three hosts over mutual TLS. The hosts are network namespaces without a
+shared disk. The script needs root.
 
     .venv/bin/python benchmarks/cluster_faults.py [--times 3] [--fault killed ...]
 """

@@ -670,7 +670,7 @@ def number_or_name(text: str) -> str | float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", metavar="PATHS", help="problem files, or directories of problem files")
-    parser.add_argument("--jobs", type=int, default=4, help="processes that judge at the same time")
+    parser.add_argument("--jobs", type=int, default=4, help="number of processes that judge at the same time")
     parser.add_argument(
         "--results",
         type=Path,

@@ -379,7 +379,7 @@ def inline(spec: ProblemSpec, text: str, language: Language) -> str:
         return f"{head}module = load_inline('both', {text + wrapper!r}, functions=['run'], {flags})\n"
     cuda = "#include <tuple>\n#include <c10/cuda/CUDAStream.h>\n" + text + wrapper
     declaration = f"torch::Tensor run({parameters});"
-    # torch disables plain conversions of half numbers by default.
+    # By default, torch disables the implicit conversions of half.
     flags = "extra_cuda_cflags=['-O3', '-U__CUDA_NO_HALF_OPERATORS__', '-U__CUDA_NO_HALF_CONVERSIONS__']"
     return f"{head}module = load_inline('both', {declaration!r}, {cuda!r}, functions=['run'], {flags})\n"
 

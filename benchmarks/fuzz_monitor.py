@@ -90,7 +90,7 @@ class HostileSource:
         return 100.0
 
     def text(self, digest: str) -> str:
-        # A session reads its blobs in the same way.
+        # Real sessions decode blobs in the same way.
         return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")
 
     def send(self, command: Command) -> int:

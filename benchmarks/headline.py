@@ -539,7 +539,7 @@ def theirs(state: Path, tolerance: str, problem: str) -> str:
 
 def sizes_table(state: Path) -> None:
     print("## Other sizes\n")
-    print("| run | problem | smaller | odd | larger | correct | ahead of eager |")
+    print("| run | problem | smaller | odd | larger | correct | faster than eager |")
     print("|---|---|---|---|---|---|---|")
     for run in runs(state):
         for name, found in sorted((read_json(run / "sizes.json") or {}).items()):

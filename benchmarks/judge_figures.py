@@ -3,12 +3,12 @@
     python benchmarks/judge_figures.py CHECKOUT RESULTS [--minutes 9] [--gpus 0,1] [--steps copies-3,exploits] [--list]
 
 CHECKOUT is a clone of https://github.com/ScalingIntelligence/KernelBench, and RESULTS a directory for logs and results.
-Each step is a script or a test run of its own, with its own build cache and its share of the cores. A free GPU takes
-the next step of the list, the most important first. Steps that measure PyTorch against the judge run last, alone.
+Each step is a separate script or test run, with its own build cache and its share of the cores. Each free GPU runs the
+next step, in order of importance. Steps that measure PyTorch against the judge run last, alone.
 
-After ``--minutes``, the script ends the running steps and prints the table. The same command continues: it skips steps
-that have ended and continues runs of ``copies.py``, which store each outcome. Delete RESULTS after a change of the
-judge. Exit status 1: a step failed. Exit status 3: steps are left.
+After ``--minutes``, the script ends the running steps and prints the table. To continue, repeat the command. It skips
+steps that have ended and continues runs of ``copies.py``, which stores each outcome. Delete RESULTS after a change to
+the judge. Exit status 1: a step failed. Exit status 3: steps are left.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The end of a step, as stored in RESULTS."""
+    """The outcome of a step, as stored in RESULTS."""
 
     status: int
     seconds: float
@@ -110,7 +110,7 @@ class Lane:
             )
 
     def collect(self) -> bool:
-        """Store the end of a step that has ended. Return whether the lane is free."""
+        """Store the outcome of the step if it has ended. Return whether the lane is free."""
         if self.step is not None and (status := self._process.poll()) is not None:
             ended = Ended(status, round(time.monotonic() - self._began, 1))
             (self._results / f"{self.step.name}.json").write_bytes(msgspec.json.encode(ended))
@@ -169,11 +169,11 @@ def table(steps: list[Step], results: Path) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
-    parser.add_argument("results", type=Path, help="directory for logs and results; the same directory continues a run")
+    parser.add_argument("results", type=Path, help="directory for logs and results; to continue a run, pass it again")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit; a later run continues")
     parser.add_argument("--gpus", help="indices of the GPUs to use, separated by commas  [default: all]")
     parser.add_argument("--steps", help="names of the steps to run, separated by commas  [default: all]")
-    parser.add_argument("--list", action="store_true", help="print the steps and what is done, and exit")
+    parser.add_argument("--list", action="store_true", help="print the steps and their outcomes, and exit")
     given = parser.parse_args()
     if not (given.checkout / "KernelBench" / "level1").is_dir():
         parser.error(f"{given.checkout} is not a clone of KernelBench: it has no KernelBench/level1")

@@ -181,7 +181,7 @@ def _module_file(root: Path, module: str) -> Path | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with status 1 above N constants")
+    parser.add_argument("--limit-constants", type=int, metavar="N", help="exit with status 1 for more than N constants")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="the repository")
     arguments = parser.parse_args()
     root: Path = arguments.root.resolve()

@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("sessions", type=Path)
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
     parser.add_argument("--level", choices=tuple(SAMPLES), help="only this level [default: all three]")
-    parser.add_argument("--sample", type=int, help="problems per level, to try the script [default: 25, 25 and 15]")
+    parser.add_argument("--sample", type=int, help="number of problems per level [default: 25, 25 and 15]")
     parser.add_argument("--minutes-per-problem", type=float, default=1.0)
     parser.add_argument("--one-turn", action="store_true", help="give no problem a second turn")
     parser.add_argument("--device", default="cuda")

@@ -6,7 +6,8 @@ operators.
 The script prints one table. Exit status 1: a check failed. The script needs an idle machine with the session's device.
 
 - The checks run in a process that sees torch and the installed package, but not kernel-tui. They are PyTorch's
-  ``opcheck``, ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a shape without a kernel.
+  ``opcheck``, ``torch.compile(fullgraph=True)`` of a model that contains the kernel, and a call with a
+  shape that has no kernel.
 - The times come from a second process that also has the judge's buffers, inputs, cache flushes and clocks. In random
   order and on the same inputs, the process calls eager, the operator, and the library's function. The library's
   function writes into existing buffers, as in the judge. A warm-up call precedes each timed call.
@@ -330,7 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("session", type=Path, help="the session's folder")
     parser.add_argument("problems", nargs="+", metavar="PROBLEM", help="problems of the session with a correct kernel")
-    parser.add_argument("--calls", type=int, default=60, help="timed calls of each function")
+    parser.add_argument("--calls", type=int, default=60, help="number of timed calls of each function")
     parser.add_argument("--backend", default="inductor", help="torch.compile's backend")
     parser.add_argument(
         "--check-seconds", type=float, default=300.0, help="time limit for the checks, which call torch.compile"

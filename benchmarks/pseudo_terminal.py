@@ -82,7 +82,7 @@ class Terminal:
         """A buffer that receives all output, if set."""
 
     def read_for(self, seconds: float, until: Callable[[bytes], bool] | None = None) -> float | None:
-        """Read output. Return the seconds until ``until`` was true; None if it never was."""
+        """Read output. Return the seconds until ``until`` returned true; None if it never did."""
         begun = time.monotonic()
         while (left := begun + seconds - time.monotonic()) > 0:
             ready, _, _ = select.select([self.master], [], [], left)

@@ -112,9 +112,9 @@ def main() -> None:
         default=0.0,
         help="0.1: count only verdicts from an idle machine; 0: count all verdicts",
     )
-    parser.add_argument("--minutes", type=float, default=15.0, help="time limit for collecting idle verdicts")
-    parser.add_argument("--competing", type=int, default=0, help="processes that each keep a core busy")
-    parser.add_argument("--kernel", type=Path, help="a kernel file; a softmax by default")
+    parser.add_argument("--minutes", type=float, default=15.0, help="time limit for the verdicts from an idle machine")
+    parser.add_argument("--competing", type=int, default=0, help="number of processes that each keep a core busy")
+    parser.add_argument("--kernel", type=Path, help="kernel file (default: a softmax kernel)")
     parser.add_argument("--problem", help="the kernel's problem, for example builtin:headline/layernorm")
     arguments = parser.parse_args()
     language: Language = arguments.language

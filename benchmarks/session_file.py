@@ -166,7 +166,7 @@ def spread(times: Iterable[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=160_000, help="events in the large session")
+    parser.add_argument("--events", type=int, default=160_000, help="number of events in the large session")
     parser.add_argument(
         "--directory", type=Path, default=None, help="parent directory of the sessions (default: a temporary directory)"
     )

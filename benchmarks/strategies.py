@@ -522,7 +522,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=240.0, help="time for recording")
     parser.add_argument("--device", choices=tuple(PROBLEMS), default="cuda", help="the device for recording")
     parser.add_argument("--verdicts", type=int, default=40, help="verdicts per search")
-    parser.add_argument("--seeds", type=int, default=20, help="searches per problem and strategy")
+    parser.add_argument("--seeds", type=int, default=20, help="number of searches per problem and strategy")
     arguments = parser.parse_args()
     if arguments.stage == "record":
         device = H200 if arguments.device == "cuda" else cpu_fact()

@@ -1,4 +1,4 @@
-"""Exit codes of the ``kernel-tui`` command and of the engine process. Codes never change their numbers."""
+"""Exit codes of the ``kernel-tui`` command and of the engine process. The number of a code never changes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class EvaluationConfig(Table):
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT
     """Largest allowed error of an output element, relative to the rms of the output plus the element's magnitude.
-    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 is the error itself.
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 sets this error.
     """
     precision: Literal["any", "fp32"] = "any"
     """Required precision. ``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as

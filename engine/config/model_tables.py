@@ -212,7 +212,7 @@ class CommandModel(CalledModel):
     """Name shown on screen and stored in the session. Default: the program's file name."""
     key_env: KeyVariable | None = None
     """Name of the environment variable with the program's API key. Only the program receives this variable; kernels
-    under test and compilers do not. By default, the program needs no key.
+    under test and compilers do not. Omit ``key_env`` if the program needs no API key.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
     """Maximum number of processes at a time. The engine halves this number after the program reports a ``rate_limit``

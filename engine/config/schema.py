@@ -96,7 +96,7 @@ _KEY_VARIABLE = {
 
 
 class Fault(Struct, frozen=True):
-    """An error in a config. ``line`` counts from 1, and is None for errors without a line, such as a missing file."""
+    """An error in a config. Lines are numbered from 1; ``line`` is None without a line, as for a missing file."""
 
     line: int | None
     key: str
@@ -137,8 +137,8 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Number of kernels that become parents of the next round. ``beam`` may add one kernel whose idea has another
-    category than the ideas of these kernels and their ancestors.
+    """Number of kernels that become parents of the next round. ``beam`` may add one kernel whose idea has a
+    different category from the ideas of these kernels and their ancestors.
     """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
@@ -179,17 +179,17 @@ class PromptsConfig(Table):
 
 
 class ProfileConfig(Table):
-    """Hardware counters that models see."""
+    """Hardware counters to show to language models."""
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
     name the measured bottleneck. ``ncu`` cannot profile kernels in the sandbox. Therefore, the profiled kernels run
-    outside the sandbox, with your permissions, after the judge found them correct.
+    outside the sandbox, with your permissions, after the judge has found them correct.
     """
 
 
 class TrackingConfig(Table):
-    """Server that receives parameters, metrics and best kernels. This table needs the extra ``tracking``."""
+    """Server that receives parameters, metrics and best kernels. This table requires the ``tracking`` extra."""
 
     mlflow: str | None = None
     """Address of an MLflow tracking server, such as ``http://localhost:5000``. Credentials come from the environment
@@ -397,7 +397,7 @@ def _is_python(path: Path) -> str:
 
 
 _NO_CONFIG = {".py": _is_python, ".cpp": _is_kernel, ".cu": _is_kernel}
-"""Functions by suffix that say what to do with a file that is no config."""
+"""Map from a file's suffix to the function that returns the error for a file that is not a config."""
 
 
 def _file_error(path: Path, message: str) -> ConfigError:

@@ -33,7 +33,7 @@ _MEANINGS = {KERNELBENCH: f"{KERNELBENCH} (1e-4 in fp32)", CRFM: f"{CRFM} (1e-2)
 
 
 def canonical(value: object) -> SessionTolerance:
-    """Translate a config value to a tolerance: a name, a number, or None if the value is invalid."""
+    """Convert a config value to a tolerance: a name, a number, or None if the value is invalid."""
     if isinstance(value, str):
         name = _ALIASES.get(value, value)
         return name if name in _MEANINGS else None

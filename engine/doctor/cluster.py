@@ -53,7 +53,7 @@ def cluster(config: Config | None) -> Finding:
             name,
             "warn",
             f"the scheduler {address} does not answer: {error.strerror or error}",
-            f"on {host}, type: kernel-tui cluster scheduler; a search waits for the scheduler",
+            f"a search waits for the scheduler; on {host}, type: kernel-tui cluster scheduler",
         )
     left = days_left(directory, "engine")
     if left < SOON_DAYS:
@@ -80,4 +80,4 @@ def _ssh(hosts: Sequence[str], command: str) -> Finding:
             return Finding(
                 name, "fail", f"{host} has {there}, but this machine has {__version__}", f"update kernel-tui on {host}"
             )
-    return Finding(name, "ok", f"SSH reaches {', '.join(hosts)}, with kernel-tui {__version__}")
+    return Finding(name, "ok", f"SSH reaches {', '.join(hosts)}; kernel-tui {__version__} is installed there")

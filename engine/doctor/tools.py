@@ -98,9 +98,12 @@ def cpp_compiler() -> Finding:
 
 def _cpp_remedy(log: str) -> str:
     if "-std=" in log:
-        return "install a C++ compiler that supports C++20, such as g++ 10 or later: export CXX=/path/to/g++"
+        return "install a C++ compiler that supports C++20, such as g++ 10 or later, then type: export CXX=/path/to/g++"
     if re.search(r"openmp|\b(lib|l)?g?omp(\b|_)", log, re.IGNORECASE):
-        return "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
+        return (
+            "install the compiler's OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), "
+            "or use g++: export CXX=g++"
+        )
     if "did not finish" in log:
         return "check whether the machine is overloaded"
     return "reinstall the C++ compiler, or use another compiler: export CXX=/path/to/g++"
@@ -172,7 +175,7 @@ def nvcc(found: Gpus, required: bool) -> Finding:
     if code != 0:
         remedy = (
             f"reinstall nvcc: {INSTALL_CUDA}; if nvcc rejects the C++ compiler as too new, install an older C++ "
-            f"compiler: export NVCC_CCBIN=/path/to/g++"
+            f"compiler, then type: export NVCC_CCBIN=/path/to/g++"
         )
         what = f"{shown} cannot build a kernel: {_first_error(log)}"
         return Finding(name, "fail" if wanted else "warn", what, remedy)
@@ -207,7 +210,7 @@ def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> 
             "only root can read counters (ERR_NVGPUCTRPERM), so `kernel-tui profile` does not work; searches still work"
         )
         remedy = (
-            "as root, put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d, "
+            "as root, put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into a .conf file in /etc/modprobe.d, "
             "then reboot"
         )
         return Finding(name, "warn", what, remedy)
@@ -217,7 +220,7 @@ def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> 
 def torch(found: Gpus, required: bool) -> Finding:
     """Import PyTorch in a child process, as the runners of Python kernels do: without the user's site directory."""
     name = "pytorch"
-    remedy = "run `pip install torch`, or choose a build at https://pytorch.org/get-started"
+    remedy = "run `pip install --force-reinstall torch`, or choose a build at https://pytorch.org/get-started"
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONPATH": python_path()}
     asked = run([sys.executable, "-P", "-s", "-c", _TORCH_PROBE], _TORCH_DEADLINE_S, environment)
     if asked is None:

@@ -41,7 +41,7 @@ _MAX_LINE_BYTES = 64 << 20
 class CatalogError(Exception):
     """Some entries in the config name no problem file.
 
-    ``entries``: pairs of an entry and a message with its cause and remedy, in the config's order.
+    ``entries``: pairs of an entry and a message with the cause and the remedy, in the config's order.
     """
 
     def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
@@ -258,7 +258,7 @@ async def _inspect_batch(
                 break
             if not line:
                 await end_group(process)
-                # A process that left the group may hold the pipe open, so the wait for stderr is bounded.
+                # A process that left the group may keep the pipe open, so the wait for stderr is bounded.
                 said, _ = await asyncio.wait([tail], timeout=_LAST_WORDS_S)
                 results.append(_ended(job, process.returncode or 0, tail.result() if said else ""))
                 break

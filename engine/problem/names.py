@@ -23,7 +23,7 @@ blockDim blockIdx cudaStream_t dim3 gridDim half half2 threadIdx warpSize
 """
 
 # The header's constants have namespace scope. They could therefore collide with C library functions in headers that the
-# kernel includes, such as "gamma" and "index". The list contains only plausible names.
+# kernel includes, such as "gamma" and "index". The list contains only names that a model may plausibly use.
 _LIBRARY_NAMES = """
 INFINITY NAN NULL abort abs accept acos acosh alarm asin asinh assert atan atan2 atanh atof atoi bind cbrt ceil clock
 connect copysign cos cosh div drem environ erf erfc errno exit exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod
@@ -40,7 +40,7 @@ RESERVED = frozenset(f"{_CPP_KEYWORDS} {_CUDA_NAMES} {_LIBRARY_NAMES} {_OWN_NAME
 
 
 def identifier(name: str) -> str:
-    """Return ``name`` as a C identifier: ``ln.weight`` becomes ``ln_weight``; reserved words get a final underscore."""
+    """Return ``name`` as a C identifier: ``ln_weight`` for ``ln.weight``, and ``float_`` for the reserved ``float``."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
     # C++ reserves double underscores, and a leading underscore before a capital, for the implementation.
     text = re.sub(r"_{2,}", "_", text)

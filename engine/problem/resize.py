@@ -33,8 +33,9 @@ _KINDS: dict[str, Callable[[int, int], int]] = {"smaller": smaller, "odd": odd, 
 
 
 async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> list[Resized]:
-    """Return the problem with each of the ``wanted`` sizes. Raises ``SizeError`` for the first sizes that the model
-    rejects.
+    """Return one variant of the problem for each element of ``wanted``.
+
+    Raises ``SizeError`` for the first sizes that the model rejects.
     """
     answers = await _inspect(problem, [with_sizes(problem.source, sizes) for sizes in wanted])
     made = []

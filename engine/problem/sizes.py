@@ -25,7 +25,7 @@ class SizeError(ValueError):
 
 
 class _Place(Struct, frozen=True):
-    """The position of a number in the file. Lines count from 0; columns count UTF-8 bytes."""
+    """The position of a number in the file. Line numbers start at 0; columns are UTF-8 byte offsets."""
 
     line: int
     start: int

@@ -120,10 +120,10 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
 
     ``id``: a name that is unique in its session and safe as a file name. ``source``: the whole reference file.
     ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None. ``sol_bytes``: the minimum
-    memory traffic. A kernel reads inputs, parameters and buffers once, and writes outputs once. ``flops``: number of
-    operations, as :func:`engine.problem.tracing.graph.count_flops` counts them, or None if unknown. ``graph``: the
-    reference as ATen operators, or None without a complete trace. ``random``: whether the model draws random numbers.
-    If so, the judge gives the model and a Python kernel the same seed.
+    memory traffic of a kernel, in bytes: inputs, parameters and buffers read once, and outputs written once. ``flops``:
+    number of operations, as :func:`engine.problem.tracing.graph.count_flops` counts them, or None if unknown.
+    ``graph``: the reference as ATen operators, or None without a complete trace. ``random``: whether the model draws
+    random numbers. If so, the judge gives the model and a Python kernel the same seed.
     """
 
     id: str

@@ -49,7 +49,7 @@ class SpecCache:
         # Deeply nested JSON raises RecursionError.
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             file = self._file(problem, path, source)
-            if file.is_file():  # reading a pipe would block
+            if file.is_file():  # Reading a pipe would block.
                 return replace(msgspec.json.decode(file.read_bytes(), type=ProblemSpec), path=path)
         return None
 
@@ -74,7 +74,7 @@ class SpecCache:
         for file in self._directory.iterdir():
             with contextlib.suppress(OSError):
                 status = file.lstat()
-                if not stat.S_ISDIR(status.st_mode):  # Cache entries are files.
+                if not stat.S_ISDIR(status.st_mode):  # Directories are not cache entries.
                     kept.append((status.st_mtime, file))
         if len(kept) > MOST_KEPT:
             for _, file in sorted(kept)[: len(kept) - MOST_KEPT // 2]:

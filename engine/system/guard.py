@@ -137,7 +137,7 @@ def read_processes() -> list[Process]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The command is in brackets and may itself contain spaces and brackets.
+                # The command is in parentheses and may itself contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # The process ended in the meantime.

@@ -72,7 +72,7 @@ def _refuse(path: Path, status: os.stat_result, most_bytes: int) -> None:
 
 
 def _too_large(what: str, most_bytes: int) -> str:
-    return f"{what}; the limit is {most_bytes:,} bytes. Check that the path is right"
+    return f"{what}; the limit is {most_bytes:,} bytes. Check that this is the right file"
 
 
 def _decoded(path: Path | str, content: bytes, most_bytes: int, errors: str) -> str:

@@ -37,7 +37,7 @@ _PASSES = frozenset(_PASS_NAMES.split())
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return ``float32`` for ``torch.float32``."""
+    """Return the name of a dtype, such as ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 

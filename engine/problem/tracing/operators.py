@@ -203,7 +203,7 @@ def run_small(module: ProblemModule) -> Traced:
     """Run a small model once on real tensors, because PyTorch cannot trace it. Return the same result as :func:`trace`,
     without a graph.
 
-    Raises whatever ``forward`` raises, and ``ProblemFileError`` if the model keeps a state in a buffer that it
+    Raises whatever ``forward`` raises, and ``ProblemFileError`` if the model keeps state in a buffer that it
     replaces.
     """
     with OnDevice("cpu"), torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -214,7 +214,8 @@ def run_small(module: ProblemModule) -> Traced:
         versions, generator = [tensor._version for tensor in watched], torch.get_rng_state()
         run = _Watched(model)
         outputs = output_leaves(run(*pytree.tree_unflatten(leaves, structure)))
-        # Layers such as weight_norm replace a tensor without reading the old tensor, so the outputs repeat.
+        # Layers such as weight_norm replace a tensor without reading the old one, so the second run below returns
+        # equal outputs.
         if replaced := list(run.replaced):
             stored = [name for name in replaced if name in model.state_dict()]
             torch.set_rng_state(generator)
