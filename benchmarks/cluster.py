@@ -56,7 +56,7 @@ from engine.session.records.verdict import Verdict  # noqa: E402
 from engine.system.python_process import python_path  # noqa: E402
 
 BUILD_S, JUDGE_S = 1.0, (3.0, 5.0)
-"""Durations of simulated builds and evaluations in seconds."""
+"""Durations in seconds of a simulated build, and of a simulated evaluation (shortest, longest)."""
 PER_PROCESS = 8
 SETTINGS = EvaluationConfig(trials=3, max_pairs=20, torch_compile=False)
 
@@ -98,7 +98,10 @@ class SleepingHost(JudgingHost):
 async def simulate_workers(
     address: str, certificates: Path, first: int, count: int, verdict: Verdict, judge_s: float
 ) -> None:
-    """Run ``count`` simulated workers in this process until a signal ends it. ``judge_s``: 0 for ``JUDGE_S``."""
+    """Run ``count`` simulated workers in this process until a signal ends it.
+
+    ``judge_s``: seconds per evaluation, or 0 for ``JUDGE_S``.
+    """
     from distributed import Worker
 
     dask_settings.apply()

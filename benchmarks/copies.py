@@ -575,7 +575,7 @@ def show(outcomes: Sequence[Outcome], found: int, options: argparse.Namespace) -
     """Print the table; return the exit status."""
     devices = " and ".join(sorted({one.device for one in outcomes if one.device})) or "no device"
     versions = " and ".join(sorted({one.torch for one in outcomes if one.torch})) or "-"
-    kind = f"full verdicts on a sample (seed {options.seed})" if options.full else "quick verdicts"
+    kind = f"thorough verdicts on a sample (seed {options.seed})" if options.full else "quick verdicts"
     print(
         f"\n{devices}; torch {versions}; Python {platform.python_version()}; {kind}, {options.jobs} parallel;",
         end=" ",

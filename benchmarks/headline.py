@@ -87,7 +87,7 @@ GOALS_MS = {
         "layernorm_shifted": 0.195,
     },
 }
-"""Goals for the best kernel's time on an H200, by tolerance."""
+"""Goals for the best kernel's time on an H200 in milliseconds, by tolerance."""
 GOAL_SOL = {"crfm": 0.70, "kernelbench": 0.65}
 """Goals for the median % SOL over the problems."""
 MAY_LOSE = {"matmul_fp16": 0.93}

@@ -180,7 +180,7 @@ class HostileSearch:
             yield ev.SizesChecked(problem=problem, variant=f"v{number}", results=(sizes,), note=mine)
 
     def _call(self, number: int, site: CallSite, mine: str) -> Iterator[AnyEvent]:
-        """Yield the model call for a kernel. Each call fails once, then replies. One in ten calls stays in flight."""
+        """Yield the model call for a kernel. Each call fails once, then succeeds. One in ten calls stays in flight."""
         text, call = self.text, f"c{number}"
         prompt, reply = (self._store(number, [mine], kind) for kind in ("a", "b"))
         for attempt in (1, 2):

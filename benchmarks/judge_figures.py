@@ -183,7 +183,9 @@ def main() -> int:
     if given.steps is not None:
         wanted = given.steps.split(",")
         if unknown := set(wanted) - {step.name for step in steps}:
-            parser.error(f"no steps {', '.join(sorted(unknown))}; choose from {', '.join(one.name for one in steps)}")
+            parser.error(
+                f"unknown steps: {', '.join(sorted(unknown))}; choose from {', '.join(one.name for one in steps)}"
+            )
         steps = [step for step in steps if step.name in wanted]
     if not given.list:
         found = [str(index) for index, _ in enumerate(one for one in discover() if one.kind == "cuda")]

@@ -152,7 +152,7 @@ class Chain:
                 if not alive:
                     return False
                 time.sleep(0.01)
-        raise TimeoutError(f"the engine recorded no event within {within_s:g} s:\n{log_tail(self.paths, 30)}")
+        raise TimeoutError(f"the expected event did not occur within {within_s:g} s:\n{log_tail(self.paths, 30)}")
 
     def kill(self) -> Kill:
         """Kill the running engine, and check the session file and the processes. Raises psutil.NoSuchProcess."""

@@ -49,7 +49,7 @@ from engine.session.store import SessionPaths, SessionReader  # noqa: E402
 
 PACKAGE = "kernel_tui_winners"
 WARM_UP = 3
-"""Untimed rounds before the timed rounds."""
+"""Number of untimed rounds before the timed rounds."""
 QUEUED = 20
 """Number of consecutive calls over which the script measures the time on the processor. A GPU's queue holds many more
 calls.

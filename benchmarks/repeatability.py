@@ -39,7 +39,7 @@ from tests.engine.proposers.playbook.wandering import known, ladder  # noqa: E40
 
 def usual(problem: ProblemSpec, language: Language, device: DeviceFact) -> str:
     """Return the default kernel. On a CPU, the default is the playbook's kernel with all transformations, which is as
-    fast as eager. A slow kernel has another bottleneck, so disturbances would affect it differently.
+    fast as eager. A slow kernel has a different bottleneck, so disturbances would affect it differently.
     """
     if language == "cu":
         return sources(language, 1)[0]

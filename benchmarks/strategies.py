@@ -12,7 +12,7 @@ for each problem that maps a kernel's choices to its time. A later ``record`` in
 - On a GPU, the time is the median of 15 calls with CUDA events. The script writes 256 MiB before each call, so that L2
 is cold.
 - On a CPU, the time is the minimum of 15 calls. The script writes 96 MiB before each call, so that all caches are cold.
-The minimum excludes other programs' load. No compiler runs while the script times a kernel.
+The minimum excludes the effect of other programs. No compiler runs while the script times a kernel.
 
 ``compare`` repeats the searches with the seeds of ``record``, and looks up each kernel in the table. A kernel that is
 not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs, because
@@ -79,11 +79,11 @@ COMPILERS = {
     ),
 }
 CALLS = 15
-"""Timed calls per kernel, after three untimed calls."""
+"""Number of timed calls per kernel, after three untimed calls."""
 FLUSH_BYTES = {"cuda": 256 << 20, "cpu": 96 << 20}
 """Bytes to write before each call, so that the caches hold none of the call's data."""
 LIMIT = 1e-2
-"""Largest relative error of a correct kernel, as under tolerance "crfm"."""
+"""Largest relative error of a correct kernel, in the Euclidean norm. Tolerance "crfm" has the same value."""
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
 TIED = 1.01

@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BANDWIDTH_GBS = 4300.0
-"""Copy bandwidth measured on an NVIDIA H200 (bytes read plus written)."""
+"""Copy bandwidth measured on an NVIDIA H200, in GB/s (bytes read plus written)."""
 HANG_S = 30.0
 WANDERED = ("matmul", "conv", "attention")
 WANDERINGS = 12
@@ -326,7 +326,10 @@ def relative_error(found: list[Any], wanted: list[Any]) -> float:
 
 
 def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
-    """Print one line per kernel of a timed problem, fastest first, or one line for all kernels of other problems."""
+    """Print a summary of a problem, then its kernels, fastest first. Without times, print only the wrong kernels.
+
+    Return the number of wrong kernels.
+    """
     by_file = {k["file"]: k for k in problem["kernels"]}
     eager = next((r["error"] for r in rows if r["file"] == "eager"), math.nan)
     limit = max(2e-6, 4 * eager)

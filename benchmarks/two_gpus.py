@@ -568,12 +568,12 @@ def print_table(state: Path) -> None:
     for words, part, needed in (("two workers", "workers", NEEDED_WORKERS), ("local", "local", NEEDED_LOCAL)):
         one, two = runs[f"{part}1"], runs[f"{part}2"]
         ratio = rate(two) / rate(one) if one is not None and two is not None else None
-        print(f"| {words}, verdicts a minute | {rate_cell(one)} | {rate_cell(two)} | {times(ratio)} | "
+        print(f"| {words}, verdicts per minute | {rate_cell(one)} | {rate_cell(two)} | {times(ratio)} | "
               f"{goal(ratio, needed)} |")  # fmt: skip
     for words, part in (("search", "search"), ("search through workers", "clustered")):
         searches = [read_json(state / f"{part}{count}.json") for count in (1, 2)]
         needed = NEEDED_LOCAL if part == "search" else NEEDED_WORKERS
-        for what, key in (("verdicts", "verdicts"), ("verdicts a minute once all problems are open", "rate")):
+        for what, key in (("verdicts", "verdicts"), ("verdicts per minute once all problems are open", "rate")):
             found = [one[key] if one is not None else None for one in searches]
             ratio = found[1] / found[0] if found[0] and found[1] is not None else None
             cells = [search_cell(one, key) for one in searches]
@@ -594,7 +594,7 @@ def print_table(state: Path) -> None:
 
 
 def rate(run: Run) -> float:
-    """Verdicts a minute."""
+    """Return the verdicts per minute."""
     return 60 * len(run.results) / run.seconds
 
 

@@ -35,8 +35,8 @@ def test_the_table_compares_rates_statuses_and_times(tmp_path: Path, capsys: pyt
     print_table(tmp_path)
 
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in capsys.readouterr().out.splitlines()}
-    assert "| 1.92 | 1.85 (met) |" in rows["two workers, verdicts a minute"]
-    assert "| 30.0 (10 in 20.0 s, busy 100%," in rows["two workers, verdicts a minute"]
+    assert "| 1.92 | 1.85 (met) |" in rows["two workers, verdicts per minute"]
+    assert "| 30.0 (10 in 20.0 s, busy 100%," in rows["two workers, verdicts per minute"]
     assert "10 of 10 | | all (met)" in rows["workers1: statuses as in local1 (10 correct)"]
     assert "9 of 10 | | all (not met)" in rows["workers2: statuses as in local1 (10 correct)"]
     assert "median 1.0100" in rows["workers1: kernel time / time in local1"]

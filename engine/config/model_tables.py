@@ -215,8 +215,8 @@ class CommandModel(CalledModel):
     under test and compilers do not. Omit ``key_env`` if the program needs no API key.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
-    """Maximum number of processes at a time. The engine halves this number after the program reports a ``rate_limit``
-    failure, and then slowly raises it again.
+    """Maximum number of the program's processes that run in parallel. The engine halves this number after the program
+    reports a ``rate_limit`` failure, and then slowly raises it again.
     """
     timeout_s: Positive = 1800.0
     """Time limit for a call in seconds. After this time, the engine kills the program and all its descendants."""

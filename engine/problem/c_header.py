@@ -45,8 +45,8 @@ def ctype(dtype: str, language: Language) -> str:
 def derive_header(spec: ProblemSpec, language: Language) -> str:
     """Return the header for kernels in ``language`` (``cpp`` or ``cu``).
 
-    A tensor ``x`` of shape (m, n) gets the ``long long`` constants ``x_dim0`` = m, ``x_dim1`` = n and ``x_numel`` = m
-    n. Scalars keep their names as constants. Raises ``HeaderError`` for a problem without a C interface.
+    A tensor ``x`` of shape (m, n) gets the ``long long`` constants ``x_dim0`` = m, ``x_dim1`` = n and ``x_numel`` =
+    m * n. Scalars keep their names as constants. Raises ``HeaderError`` for a problem without a C interface.
     """
     if language in MODULES:
         raise HeaderError("a Python or Triton kernel defines ModelNew and needs no C header")

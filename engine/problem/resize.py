@@ -68,7 +68,7 @@ async def other_sizes(problem: ProblemSpec) -> list[Resized]:
         alone = [(label, {name: _KINDS[label](value, 1)}) for label in missing for name, value in known.items()]
         made |= await _fitting(problem, alone)
     if not made:
-        raise NoOtherSizes(f"the model accepts only the sizes {written(known)}")
+        raise NoOtherSizes(f"the model rejects smaller, odd and larger sizes than {written(known)}")
     return [made[label] for label in _KINDS if label in made]
 
 

@@ -44,7 +44,8 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
     for name, value in sizes.items():
         if name not in found:
             known = ", ".join(f"{one}={was}" for one, (was, _) in found.items()) or "none"
-            raise SizeError(f"this problem has no size {name}{did_you_mean(name, found)}; its sizes are: {known}")
+            near = did_you_mean(name, found)
+            raise SizeError(f"this problem has no size {name}{f'{near} Its' if near else '; its'} sizes are: {known}")
         edits += [(place, value) for place in found[name][1]]
     lines = [line.encode() for line in source.split("\n")]
     for place, value in sorted(edits, key=lambda edit: (edit[0].line, edit[0].start), reverse=True):
@@ -71,7 +72,7 @@ def written(sizes: Mapping[str, int]) -> str:
 
 
 def scalable(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of at least ``SMALLEST_SCALED``, or all sizes if there are none."""
+    """Return the sizes of at least ``SMALLEST_SCALED``, or all sizes if none is that large."""
     large = {name: value for name, value in sizes.items() if value >= SMALLEST_SCALED}
     return large or dict(sizes)
 

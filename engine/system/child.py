@@ -59,7 +59,7 @@ async def run_bounded(
 
     Args:
         limit_s: Time limit in seconds.
-        most_bytes: Maximum size of the output.
+        most_bytes: Maximum size of the output in bytes.
         limits: Resource limits of the process, keyed by constants of the ``resource`` module.
 
     Returns:

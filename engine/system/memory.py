@@ -51,7 +51,7 @@ def _figures(file: Path, after_name: str) -> dict[str, int]:
 
 
 def bytes_in_words(count: float) -> str:
-    """Format a byte count in decimal units with three digits: ``96 TB``, ``1.5 GB``."""
+    """Format a byte count in decimal units with up to three significant digits: ``96 TB``, ``1.5 GB``."""
     value, units = float(count), ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
     for unit in units[:-1]:
         if value < 1000:

@@ -1,7 +1,7 @@
 """Read text files that a person names: kernels, problems, configs, replies.
 
 Reads never block and have a size limit. A path can refer to a pipe, an endless device, a directory or a core dump.
-The reader accepts only ordinary files of plausible size.
+The reader accepts only regular files of plausible size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from engine.exit_codes import ExitCode
 
 MOST_BYTES = 1 << 20
-"""Maximum size of a kernel, problem or config: a thousand times the usual size."""
+"""Maximum size of a kernel, problem or config, in bytes: a thousand times the usual size."""
 
 _KINDS = (
     (stat.S_ISDIR, "is a directory, not a file; name a file in it"),
@@ -40,7 +40,7 @@ class UnreadableFile(Exception):
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict") -> str:
-    """Read the ordinary file ``path`` as text, without a byte order mark. Raises :class:`UnreadableFile`.
+    """Read the regular file ``path`` as text, without a byte order mark. Raises :class:`UnreadableFile`.
 
     ``errors`` sets how to treat bytes that are not UTF-8, as in ``bytes.decode``.
     """
@@ -63,7 +63,7 @@ def read_stream(stream: BinaryIO, name: str, *, most_bytes: int = MOST_BYTES, er
 
 
 def _refuse(path: Path, status: os.stat_result, most_bytes: int) -> None:
-    """Raise UnreadableFile unless the file is an ordinary file within the size limit."""
+    """Raise UnreadableFile unless the file is a regular file within the size limit."""
     for is_kind, reason in _KINDS:
         if is_kind(status.st_mode):
             raise UnreadableFile(path, reason)
