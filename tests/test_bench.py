@@ -249,7 +249,7 @@ def test_failures_have_their_reasons_and_every_problem_its_minutes() -> None:
 def test_a_turn_that_ran_out_of_time_names_the_reserved_minutes_only_if_it_had_a_verdict() -> None:
     opened = (problem_added("e"), TurnStarted(problem="e", minutes=1.0), TurnEnded(problem="e", reason="time"))
     rows = {row.problem: row for row in a_report(*opened).problems}
-    assert "used up" in rows["a"].note and "reserved for the last measurements" in rows["a"].note
+    assert "used up" in rows["a"].note and "reserved for final measurements" in rows["a"].note
     assert "used up" in rows["e"].note and "reserved" not in rows["e"].note
 
 

@@ -165,7 +165,8 @@ def test_figures_of_different_moments_are_said_to_be(tmp_path: Path) -> None:
     state.variants["v1"].judged_at, state.variants["v2"].judged_at = 1000.0, 1000.0 + 25 * 60
     found = compare_kernels(state, ["v1", "v2"], "kernelbench")
     assert found.words[1] == (
-        "The machine changed in the 25 m between their verdicts: eager took 4.900 ms with v1, but 4.000 ms with v2."
+        "The machine's speed changed in the 25 m between their verdicts: eager took 4.900 ms with v1, "
+        "but 4.000 ms with v2."
     )
     assert texts(found, "eager ms") == ["4.900", "4.000"] and len(texts(found, "judged at")[0]) == len("20:26:02")
     assert len(compare_kernels(state, ["v2", "v3"], "kernelbench").words) == 2, (

@@ -581,7 +581,7 @@ async def test_a_search_that_ended_before_its_last_round_says_why(open_monitor: 
     engine.lock.release()
     async with open_monitor(engine.paths, (200, 60)) as monitor:
         await monitor.press("i")
-        await monitor.until_shown("(softmax: no proposer has a new idea). More rounds may not continue it.")
+        await monitor.until_shown("(softmax: no proposer has a new idea). More rounds might not help.")
         assert "--rounds" not in monitor.text()
 
 

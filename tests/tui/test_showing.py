@@ -212,7 +212,8 @@ def test_launches_and_hardware_counters_are_evidence_and_training_data(session: 
     lock.release()
     model = opened(session)
     shown = "\n".join(one.text for one in evidence_lines(model, model.state.variants[name], monochrome(), 120))
-    assert "rows: 500 blocks of 256 threads, 40 registers, 1,024 B static, 65,536 B dynamic shared memory" in shown
+    words = "rows: 500 blocks of 256 threads, 40 registers per thread, 1,024 B static, 65,536 B dynamic shared memory"
+    assert words in shown
     assert re.search(r"bottleneck +memory", shown) and "rows, 42.5 us: DRAM 91%, SM pipes 12%" in shown
     assert "profiles/v1.ncu-rep, for Nsight Compute" in shown
     with SessionReader(session) as reader:

@@ -99,8 +99,8 @@ class Total(Struct, frozen=True, kw_only=True):
 class Point(Struct, frozen=True):
     """The benchmark's progress after ``minutes`` per problem.
 
-    ``geomean`` is the mean speedup over eager; problems without a correct kernel count as 1. ``fast_1`` is the number
-    of problems whose whole speedup interval is above 1.
+    ``geomean`` is the geometric mean of the speedups over eager; problems without a correct kernel count as 1.
+    ``fast_1`` is the number of problems whose whole speedup interval is above 1.
     """
 
     minutes: float
@@ -237,7 +237,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
+        over["compile"] = Over(failure="too few minutes to time torch.compile" if too_slow else reason)
     over |= {name: _over(problem, one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,

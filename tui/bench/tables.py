@@ -54,7 +54,7 @@ def facts(report: Report) -> list[str]:
 
 
 def totals(report: Report) -> Grid:
-    """Return a row per baseline, with fast_p, means and the median."""
+    """Return a row per baseline, with fast_p, geometric means and the median."""
     marks = tuple(f"fast_{mark:g}" for mark in MARKS)
     figures = (*marks, "geomean", "median", "problems", "geomean, failures = 1")
     named = {name_of(name): total for name, total in report.totals.items()}

@@ -90,7 +90,7 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
 
 
 def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
-    """Return a sentence if the machine changed between the verdicts.
+    """Return a sentence if the machine's speed changed between the verdicts.
 
     The function infers a change if eager took notably longer in one kernel's verdict than in another's.
     """
@@ -104,7 +104,7 @@ def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
         return []
     apart = fmt.duration(abs((slow.judged_at or 0.0) - (quick.judged_at or 0.0)))
     took = f"{fmt.milliseconds(most)} ms with {slow.id}, but {fmt.milliseconds(least)} ms with {quick.id}"
-    return [f"The machine changed in the {apart} between their verdicts: eager took {took}."]
+    return [f"The machine's speed changed in the {apart} between their verdicts: eager took {took}."]
 
 
 def _first(pair: tuple[float, VariantState]) -> float:

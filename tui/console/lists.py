@@ -62,7 +62,9 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
         out.print(table)
     if lacking:
         print_prose(
-            out, "written by none: the search waits until you seed a kernel (the a key, or kernel-tui seed-kernel)"
+            out,
+            "written by none: no proposer can write a kernel, so the search waits until you seed one (the a key, or "
+            "kernel-tui seed-kernel)",
         )
         for line in add_a_table().splitlines():  # Users paste this TOML, so it must not wrap.
             out.print(Text(line), soft_wrap=True)

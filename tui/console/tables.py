@@ -117,7 +117,7 @@ def drop_columns(out: Console, table: Table, names: Sequence[str]) -> Table:
 
 
 def _least_width(table: Table) -> int:
-    """Return the width in cells at which the table is readable. A column that wraps needs at most ``_LEAST_PROSE``."""
+    """Return the width in cells that ``table`` needs. A column that wraps needs at most ``_LEAST_PROSE`` cells."""
     widest = (
         (column.no_wrap, max(cell_len(str(cell)) for cell in (column.header, *column.cells)))
         for column in table.columns

@@ -181,7 +181,7 @@ class MonitorApp(App[int]):
         if not self._typed or self._typed[0] is not event or self._acts_on is not None:
             return
         self._acts_on = target = self.focused or self.screen
-        if isinstance(event, events.Paste):  # Input fields show pasted text unchanged.
+        if isinstance(event, events.Paste):  # Clean the text, since input fields show it unchanged.
             in_one_line = isinstance(target, Input)
             await super().on_event(events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE])))
         else:
@@ -336,7 +336,7 @@ class MonitorApp(App[int]):
         if not handled.ok:
             self.say(handled.message, severity="error")
             if isinstance(plan.command, SeedKernel) and handled.node is not None:
-                self.monitor_screen.tree_view.select(handled.node)  # the kernel with the same source
+                self.monitor_screen.tree_view.select(handled.node)  # Select the kernel that already has this source.
             return
         self.say(handled.message)
         if isinstance(plan.command, SeedKernel | SeedIdea) and handled.node is not None and pending is not None:

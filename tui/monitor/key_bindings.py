@@ -108,7 +108,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane(7)", "7", "best kernel", "Focus the source of the problem's best kernel", "look", 0, False),
     Action("pane(8)", "8", "charts", "Focus the charts of speedup, devices and spending", "look"),
     Action("seed_idea", "i", "seed idea", "Seed an idea that starts from the selected kernel", "steer", 2),
-    Action("edit", "e", "edit a copy", "Edit a copy in $EDITOR and submit it, or write an idea's kernel", "steer", 3),
+    Action("edit", "e", "edit a copy", "Edit a copy of the kernel in $EDITOR, or write an idea's kernel", "steer", 3),
     Action("prune", "d", "prune", "Prune the branch, or restore a pruned branch", "steer", 4),
     Action("pin", "b", "pin", "Pin the branch, so that every round selects it, or unpin it", "steer", 8),
     Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 5),

@@ -127,7 +127,7 @@ class Messenger:
 
 
 def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | None:
-    """Run a command with the alert as its last argument and in ``KERNEL_TUI_NEWS``.
+    """Run a command with the alert as its last argument and in the environment variable ``KERNEL_TUI_NEWS``.
 
     Return an error text, or None if the command succeeds.
     """

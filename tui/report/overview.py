@@ -95,10 +95,10 @@ def _headline(results: Results) -> str:
     if len(searched) == 1:
         return f"The best kernel's speedup is {reached}."
     if len(compared) == len(searched):
-        first = f"{ahead} of {_number(len(searched), 'problem')} beat torch.compile."
+        first = f"For {ahead} of {_number(len(searched), 'problem')}, the best kernel beats torch.compile."
     else:
         first = f"{len(solved)} of {_number(len(searched), 'problem')} have a correct kernel"
-        first += f"; {ahead} of {len(compared)} with a torch.compile time beat it." if compared else "."
+        first += f"; {ahead} of {len(compared)} best kernels with a torch.compile time beat it." if compared else "."
     return f"{first} {'Its speedup' if len(solved) == 1 else 'Geometric mean of the speedups'}: {reached}."
 
 

@@ -80,7 +80,7 @@ def launch_words(launch: Launch) -> str:
     resident = f", {launch.blocks_per_sm} blocks per SM" if launch.blocks_per_sm else ""
     return (
         f"{one_line(launch.kernel, 60)}: {launch.blocks:,} blocks of {launch.threads} threads, "
-        f"{launch.registers} registers, {shared}{resident}"
+        f"{launch.registers} registers per thread, {shared}{resident}"
     )
 
 

@@ -34,7 +34,7 @@ _TURN_ENDS: dict[ev.TurnEnd, str] = {
 """Why a turn ended."""
 BEST_SO_FAR = "best so far"
 """Remark on a verdict that makes its kernel the best."""
-_EXCEPT_RESERVE = ", except those reserved for the last measurements"
+_EXCEPT_RESERVE = ", except those reserved for final measurements"
 
 
 def devices_in_words(devices: Sequence[DeviceFact]) -> str:

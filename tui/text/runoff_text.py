@@ -16,7 +16,7 @@ TIED_BUT_WIDE = "tied, wide interval"
 """Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's interval is wide."""
 
 NO_CHANGE = fmt.change(0.0).lstrip("+-")
-"""A change that rounds to zero."""
+"""Text of a change that rounds to zero."""
 BY_RUNOFF = "runoff"
 """Placeholder for the 95% interval of figures that a runoff scaled."""
 SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runoff"

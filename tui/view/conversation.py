@@ -164,6 +164,6 @@ def call_figures(call: CallState) -> Iterator[str]:
         yield f"{usage.input:,} tokens in{cached}, {usage.output:,} out{thought}"
         yield f"${call.dollars:.4f}" if call.dollars is not None else "price unknown"
     elif usage is None and call.reply is not None:
-        yield "the server reported no tokens"
+        yield "the provider reported no token counts"
     if call.tier not in ("", "default", "auto"):
         yield f"tier {one_line(call.tier, 40)}"

@@ -29,7 +29,7 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> 
 
     ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_time`` says
     whether the time budget ended the last engine run. An engine reserves up to ``RESERVE_SHARE`` of this budget for its
-    last measurements.
+    final measurements.
     """
     if minutes is None:
         return None
@@ -54,7 +54,7 @@ def more_minutes(model: Model) -> float | None:
 
 def other_end(state: SessionState, rounds: int | None) -> str:
     """Return why a finished search ended before the limit ``rounds``, such as ``softmax: no proposer has a new idea``.
-    More rounds may then not continue the search. Return "" if a problem reached this limit.
+    If there is such a reason, more rounds might not help. Return "" if a problem reached this limit.
     """
     ended = ""
     for problem in state.problems.values():

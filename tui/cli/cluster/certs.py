@@ -12,13 +12,13 @@ from tui.console.echo import echo
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of a host. Repeatable.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of the scheduler. Repeatable.")
 @click.option("--days", type=Integer(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
-    """Create a CA and the certificates of all roles.
+    """Create a CA and the certificates for all roles.
 
     With --host, give the name or IP address by which workers and engines reach the scheduler. The command keeps a CA
-    that is valid for long enough, and renews the certificates of the roles. Without --host, renewed certificates list
+    that is valid for long enough, and renews the roles' certificates. Without --host, renewed certificates list
     the same hosts as before. Anyone who holds a certificate can run code on the workers, so copy the files over SSH.
     The CA's key, ca-key.pem, stays on this machine.
     """

@@ -1,4 +1,4 @@
-"""Options and errors that the commands of a cluster share."""
+"""Options and errors that the cluster commands share."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def scheduler(certificates: Path, host: str, port: int) -> None:
 
         def on_ready(address: str) -> None:
             echo(f"scheduler at {address}")
-            echo(f"join a worker: kernel-tui worker --scheduler {address} --certificates DIRECTORY")
+            echo(f"to add a worker: kernel-tui worker --scheduler {address} --certificates DIRECTORY")
 
         try:
             run_async(run_scheduler(host, port, certificates, on_ready))

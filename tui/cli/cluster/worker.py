@@ -20,7 +20,7 @@ from tui.console.echo import echo
     "--gpus",
     default="all",
     metavar="LIST",
-    help="GPUs that judge kernels: all, none (the CPU judges), or indices such as 0,2.",
+    help="GPUs to judge kernels on: all, none (use the CPU), or indices such as 0,2.",
 )
 @click.option(
     "--builders", type=Integer(1, 1024), help="Maximum number of parallel builds.  [default: one per two cores]"

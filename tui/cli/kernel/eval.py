@@ -113,7 +113,7 @@ def _wanted_sizes(shapes: tuple[str, ...], file: ProblemFile) -> list[dict[str, 
     except SizeError as error:
         raise Failure(f"--shapes: {error}", ExitCode.USAGE) from None
     except SyntaxError:
-        pass  # The inspection of the problem reports the line of the error.
+        pass  # The later inspection of the problem reports this error.
     return wanted
 
 

@@ -32,7 +32,9 @@ CONFIG = click.option(
     help="Use this config file's [evaluation] settings.",
 )
 DEVICE = click.option("--device", help="Device: auto, cpu, cuda or cuda:1.  [default: the config's device, else auto]")
-QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a search does, with a wider interval.")
+QUICK = click.option(
+    "--quick", is_flag=True, help="Use one timing process, as a search does: faster, with a wider interval."
+)
 
 
 def evaluation_config(config_path: Path | None, device: str | None, *kernels: Path) -> EvaluationConfig:

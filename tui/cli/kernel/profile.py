@@ -61,7 +61,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         from engine.problem.spec import LANGUAGE_NAMES
 
         raise Failure(
-            f"{variant or what}: only GPU kernels have hardware counters; this is a {LANGUAGE_NAMES[language]} kernel",
+            f"{variant or what}: only GPU kernels can be profiled; this is a {LANGUAGE_NAMES[language]} kernel",
             ExitCode.USAGE,
         )
     try:

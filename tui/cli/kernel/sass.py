@@ -94,7 +94,7 @@ def sass(
         print_json(code)
     elif ptx:
         if language != "cu":
-            raise Failure(f"{name}: only CUDA kernels have PTX; omit --ptx", ExitCode.USAGE)
+            raise Failure(f"{name}: --ptx applies only to CUDA kernels; omit it", ExitCode.USAGE)
         echo(code.ptx)
     else:
         _print(name, code, source, threads, dynamic_shared)

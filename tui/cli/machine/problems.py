@@ -21,7 +21,7 @@ from tui.console.progress_line import working
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="Report which languages this config's proposers can write.",
+    help="Report in which languages this config's proposers can write kernels.",
 )
 @click.option(
     "--device",

@@ -215,7 +215,7 @@ def _write_packed(paths: SessionPaths, target: Path, relative_to: Sequence[Path]
 
     before = paths.packed if paths.is_packed else paths.database
     from_bytes = before.stat().st_size
-    with contextlib.suppress(FileNotFoundError):  # The file exists only while the session is open.
+    with contextlib.suppress(FileNotFoundError):  # The -wal file exists only while the session is open.
         from_bytes += before.with_name(f"{before.name}-wal").stat().st_size
     with working("packing the session"):
         after = pack_session(paths, target, relative_to).packed

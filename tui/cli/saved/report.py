@@ -34,7 +34,7 @@ def report(session: str, output: str | None, force: bool, root: Path) -> None:
     lineage, evidence, diff and source. The file needs no network and no scripts, so you can email or print it. FILE
     "-" is standard output.
 
-    The charts need the extra "report": pip install '.[report]' in a checkout.
+    The charts need the extra "report": pip install 'kernel-tui[report]' (from a checkout: '.[report]')
     """
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import session_results

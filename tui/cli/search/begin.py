@@ -92,7 +92,8 @@ def begin_run(
         left_behind = found
     if choice == "resume":
         raise Failure(
-            f"no unfinished session for {config.path} in {config.sessions}; start one with --new", ExitCode.NO_SESSION
+            f"no unfinished session for {config.path} in {config.sessions}; start a new session with --new",
+            ExitCode.NO_SESSION,
         )
     frozen = _with_limits(config, minutes, rounds).frozen_toml()
     paths = create_session(config.sessions, config.name, frozen, str(config.path), config.seed)
@@ -403,7 +404,7 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Return why a resumed search would end immediately and how to continue, or None if work is left."""
     if state.finished:
         other = other_end(state, limits_now(state, limits_of(paths)).rounds)
-        ended = f" ({other}). More rounds may not continue it; to try" if other else ". Add rounds with"
+        ended = f" ({other}). More rounds might not help; to try" if other else ". Add rounds with"
         command = f"{program()} resume {argument_of(paths)} {option_to_resume(paths, state)}"
         return f"{paths.name}: the search is finished{ended}: {command}"
     if (spent := minutes_spent(paths, state)) is None:

@@ -89,7 +89,7 @@ def bench(
     headless: bool,
     as_json: bool,
 ) -> int:
-    """Search many problems, and report how many beat PyTorch.
+    """Search many problems, and report the speedups over PyTorch.
 
     fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 

@@ -40,7 +40,7 @@ def run(
     Without CONFIG, the command reads config.toml in the current directory.
 
     The command attaches to a running search with this configuration. It offers to resume CONFIG's newest search if that
-    search is unfinished. It offers more minutes if the time budget is used up.
+    search is unfinished. It offers to add minutes if the time budget is used up.
 
     Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
     """

@@ -25,7 +25,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 @session_argument
 @click.argument("node", required=False, shell_complete=complete_node)
 @sessions_option
-@click.option("--problem", help="Problem of the session.  [default: the first]")
+@click.option("--problem", help="Name of a problem in the session.  [default: the first]")
 @click.option(
     "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: what NODE needs, else idea]"
 )

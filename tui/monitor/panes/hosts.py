@@ -22,7 +22,7 @@ _AT_WORK = ("checking", "timing")
 
 
 def host_lines(model: Model, palette: Palette) -> list[Strip]:
-    """Return a line per model of device, then lost devices, then a line per device or, with many devices, per host."""
+    """Return a line per device model, then lost devices, then a line per device or, with many devices, per host."""
     facts = [fact for fact in model.state.devices.values() if fact.host]
     reading = model.latest()
     samples = {sample.device: sample for sample in reading.samples} if reading is not None else {}

@@ -1,6 +1,6 @@
 """The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as pressing its key.
 
-A notice replaces the hints for some seconds, and so covers no pane. The hint for help stays.
+A notice replaces the hints for a few seconds, and so covers no pane. The hint for help stays.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
     ``focus`` is the kind of pane that has the focus. In a "text" pane, ``/`` searches the text. ``searched`` is true if
-    that pane has an active search. ``row`` is the kind of the selected row, or None if no row is selected. ``steers``
-    is true if a request would reach an engine. ``resumable`` is true if this monitor may start an engine.
+    that pane has an active text search. ``row`` is the kind of the selected row, or None if no row is selected.
+    ``steers`` is true if a request would reach an engine. ``resumable`` is true if this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "problems", "pane"] = "tree"

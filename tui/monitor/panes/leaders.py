@@ -23,7 +23,7 @@ PLACES = 10
 FEW = 5
 """Minimum number of kernels listed per problem before their notes also get lines."""
 WORDS_AT = 6
-"""Indent of a kernel's note under its figures."""
+"""Indent, in cells, of a kernel's note under its figures."""
 
 
 class Limit(NamedTuple):

@@ -15,7 +15,7 @@ from tui.text.story import engine_died
 from tui.view.model import Model
 
 WRAP_FROM = 8
-"""Minimum pane height for wrapping long lines. A shorter pane would show too few log lines."""
+"""Minimum pane height, in lines, for wrapping long lines. A shorter pane would show too few log lines."""
 
 
 class LogPane(LinesView):
@@ -42,11 +42,11 @@ class LogPane(LinesView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if self.has_focus:  # A resize or a new line must not end the following.
+        if self.has_focus:  # Only the user's scrolling stops the following of new lines.
             self._follows = self.scroll_offset.y >= self.max_scroll_y
 
     def _to_end(self) -> None:
-        if self._follows and not self.place[1]:  # During a search, the user is reading its matches.
+        if self._follows and not self.place[1]:  # During a text search, the user is reading the matches.
             self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
 

@@ -30,7 +30,7 @@ INTERVAL = ("95%", 15)
 """Column after the speedup, if the pane has room for the interval and a few rounds."""
 ROUNDS_MIN = 4
 CHART = 6
-"""Width of the chart by round, with the cells beside it. A long problem name takes the chart's place."""
+"""Width in cells of the chart by round, including the gap beside it. A long problem name takes the chart's place."""
 SHORTEST_CHART = 3
 RUNNING = "> "
 """Mark of the problem whose turn it is."""

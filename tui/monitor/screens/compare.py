@@ -27,11 +27,11 @@ from tui.view.session_figures import FollowedSession
 
 REFRESH_S = 1.0
 DIFF_LEAST = 80
-"""Minimum width for a diff next to the table."""
+"""Minimum screen width, in cells, for a diff next to the table."""
 STACKED_LEAST = 32
-"""Minimum screen height for the table with the diff below."""
+"""Minimum screen height, in lines, for the table with the diff below."""
 TALL = 50
-"""Minimum screen height for giving long texts twice as many lines."""
+"""Minimum screen height, in lines, for giving long texts twice as many lines."""
 
 Keys = tuple[tuple[str, str], ...]
 

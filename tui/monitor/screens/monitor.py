@@ -47,7 +47,7 @@ SCORES = (
     *(ev.SizesChecked, ev.TurnStarted, ev.TurnEnded),
 )
 ROOM = 3
-"""Minimum height of a pane that can have the focus."""
+"""Minimum height, in lines, of a pane that can have the focus."""
 QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
 """Events that do not change existing rows of the tree."""
 PRUNING = (ev.NodePruned, ev.NodeRestored)
@@ -131,7 +131,7 @@ class MonitorScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         self.key_bar.cover(False)
 
-    # Called by the app
+    # The app calls these methods.
 
     def replace_state(self) -> None:
         """Show the model's new state after the session has opened or a replay has jumped."""

@@ -26,7 +26,7 @@ from tui.text.format import transformation_label
 from tui.text.sanitize import one_line
 
 MOST_COLUMNS, BESIDE_WORDS = 110, 11
-"""The dialog's maximum width, and the width of its borders, padding and scrollbar."""
+"""The dialog's maximum width, and the width of its borders, padding and scrollbar, in cells."""
 MOST_LINES = 5
 """Maximum number of lines for a transformation's description."""
 OTHER_LINES = 14

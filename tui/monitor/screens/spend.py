@@ -29,7 +29,7 @@ IDEAS = 15
 """Number of ideas listed, most expensive first."""
 GAUGE = 16
 WIDE = 92
-"""Minimum width for the columns of failed calls and cached tokens."""
+"""Minimum width, in cells, for the columns of failed calls and cached tokens."""
 
 
 class SpendScreen(ModalScreen[str | None]):
@@ -124,7 +124,7 @@ def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
     if held.tokens:
         yield f"Reserved for {_many(len(spending.flying), 'call')} in flight: {_amount(held)}.", palette.dim
     if spend.unpriced:
-        yield f"{_many(spend.unpriced, 'reply')} without a known price: the dollars exclude this cost.", palette.warn
+        yield f"The dollars exclude {_many(spend.unpriced, 'reply')} without a known price.", palette.warn
 
 
 def _amount(amount: Amount) -> str:

@@ -21,7 +21,7 @@ _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 GONE = "The session was moved or deleted. Open it at its new location: kernel-tui attach DIRECTORY"
 FINISHED = "The search is complete"
 _MORE = "Press M to allow more rounds and resume."
-_ANOTHER = "More rounds may not continue it. Start a new session to search again."
+_ANOTHER = "More rounds might not help. Start a new session to search again."
 _KEPT = "All results are kept, and you can resume later."
 
 

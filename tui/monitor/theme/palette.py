@@ -1,4 +1,4 @@
-"""The styles of the panes, derived from the theme. Without color, the styles differ by weight and reversal."""
+"""The styles of the panes, derived from the theme. Without color, the styles differ by weight and reverse video."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def from_theme(variables: Mapping[str, str], *, ansi: bool, dark: bool = True) -
     good, bad, warn = color("text-success", "success"), color("text-error", "error"), color("text-warning", "warning")
     accent, primary = color("text-accent", "accent"), color("text-primary", "primary")
     secondary = color("text-secondary", "secondary")
-    if accent == warn:  # Textual's own themes use one orange for both
+    if accent == warn:  # Textual's own themes use one orange for both meanings.
         accent = secondary
     if ansi:
         good, bad, warn, accent, primary, secondary = map(Style.parse, ANSI_DARK if dark else ANSI_LIGHT)

@@ -24,9 +24,9 @@ from tui.view.over_time.occupancy import Shares
 from tui.view.spend import count, money
 
 SIDE_BY_SIDE = 76
-"""Minimum width of a pane for charts in two columns."""
+"""Minimum width, in cells, of a pane for charts in two columns."""
 GAP = 2
-"""Cells between two columns."""
+"""Number of cells between two columns."""
 LEAST, MOST = 6, 18
 """Minimum and maximum number of lines of a plot with its axis. The minimum has room for three labels."""
 WORK_LINES = 4

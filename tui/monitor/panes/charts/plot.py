@@ -77,7 +77,7 @@ def plot(
         connected = isinstance(one, Series) and not one.glyph
         glyph = one.glyph if isinstance(one, Series) and one.glyph else ("-" if connected else ".")
         dots = glyph if ascii_only or (isinstance(one, Series) and one.glyph) else "braille"
-        # A line to a point far outside, for instance after a jump of the clock, would take plotext gigabytes.
+        # A line to a point far outside, for instance after a jump of the clock, would cost plotext gigabytes of memory.
         across = [min(max(at, x.low), x.high) for at, _ in points]
         up = [min(max(value, y.low), y.high) for _, value in points]
         signal = figure.signal(across, up, marker=marker(dots, number))

@@ -16,7 +16,7 @@ from tui.view.model import Model
 REDRAW_S = 1.0
 """Minimum seconds between two drawings of the same charts."""
 LIBRARY = "plotext"
-"""The plotting library, whose import takes 0.1 s of processor time and must not delay the first paint."""
+"""The plotting library, whose import takes 0.1 s of CPU time and must not delay the first paint."""
 STEPS = 100
 """Maximum number of steps into which the search time is divided. The charts change once per step."""
 

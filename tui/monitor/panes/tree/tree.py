@@ -312,7 +312,7 @@ class SearchTree(LineWidget):
             self._drawn[row.id] = (row, width, strip)
         if y == self.cursor:  # Draw the cursor's background under the row's own colors.
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred
-            if style.reverse:  # Reversal would hide some of the terminal's own colors.
+            if style.reverse:  # Reverse video would hide some of the terminal's own colors.
                 return Strip([Segment(strip.extend_cell_length(width).text, style)])
             return Strip([*strip.extend_cell_length(width)]).apply_style(style)
         return strip
@@ -321,7 +321,7 @@ class SearchTree(LineWidget):
 def nothing_here(model: Model, filtered_by: str) -> str:
     """Return the text for an empty tree."""
     if filtered_by and model.state.problems:
-        return f"Nothing matches {one_line(filtered_by, 200)}. Press esc to drop the filter."
+        return f"Nothing matches {one_line(filtered_by, 200)}. Press esc to clear the filter."
     if not model.opened:
         return "Opening the session …"
     if refused := list(model.state.refused.values()):

@@ -32,13 +32,13 @@ from tui.view.row import Row
 
 COLUMNS = (("speedup", 8), ("change", 7), ("ms", 8), ("age", 5))
 NUMBER_WIDTH = 3
-"""Width of the pane's number before the title."""
+"""Width in cells of the pane's number before the title."""
 NARROW = 64
-"""Minimum tree width for the age column. In a narrower tree, the description gets this room."""
+"""Minimum tree width, in cells, for the age column. In a narrower tree, the description gets this room."""
 IDEA = 200
 """Number of characters of an idea or note that the tree compares and shows."""
 TRANSFORMATION_CHARS = 40
-"""Maximum length of a transformation's label."""
+"""Maximum length of a transformation's label, in characters."""
 WhyShown = Callable[[Row, str], list[str]]
 """Function that returns the text by which the filter matches a row, but which is not in the given text of the row."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
