@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,21 @@ from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
+from tui.monitor.app import MonitorApp
 from tui.monitor.panes.key_bar import Where, used_most
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.scoreboard import scoreboard
 from tui.monitor.panes.status import bests_line, news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
+from tui.monitor.snapshot import screen_text
 from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
 from tui.view.activity import now_of
 from tui.view.model import Link, Model
 from tui.view.results import results_of
-from tui.view.source import SessionSource, limits_of
+from tui.view.source import SessionSource, Update, limits_of
 
 
 @pytest.fixture
@@ -153,6 +156,33 @@ async def test_a_resumed_search_says_that_it_opens_its_problems_again(fresh: Eng
         await monitor.until_shown("Reopening gelu")
         fresh.record(ev.RoundStarted(problem="gelu", round=1, parents=()))
         await monitor.until(lambda: "again" not in monitor.text().splitlines()[1], "all are open")
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+async def test_a_session_that_is_loading_says_so_in_every_pane(engine: Any, size: tuple[int, int]) -> None:
+    may_open = threading.Event()
+
+    class SlowSource(SessionSource):
+        def open(self) -> Update:
+            may_open.wait()
+            return super().open()
+
+    app = MonitorApp(SlowSource(engine.paths, read_only=True), settings=Settings(notify="off"), ascii_only=False)
+    try:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            shown = screen_text(app)
+            assert shown.count("Opening the session …") >= 3
+            for wrong in (
+                "There is no kernel yet",
+                "No problem is open",
+                "no reading",
+                "none yet",
+                "no correct kernel yet",
+            ):
+                assert wrong not in shown
+    finally:
+        may_open.set()
 
 
 async def test_a_runoff_is_told_while_it_runs(fresh: Engine) -> None:

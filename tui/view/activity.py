@@ -14,6 +14,8 @@ from tui.text.waiting import held_in_words
 from tui.view.model import Model
 from tui.view.source import Limits
 
+OPENING = "Opening the session …"
+"""Text of a pane without content while the session opens."""
 LIVE = ("live", "stalled", "replay")
 BETWEEN_KERNELS_S = 1.0
 """Maximum seconds that kernels wait while the device changes from one kernel to the next."""
@@ -34,7 +36,7 @@ _ON = "and a later engine resumed the search"
 def activity_of(model: Model) -> str | None:
     """Describe the current activity in a few words, or return None while kernels are being built or timed."""
     state = model.state
-    if model.link.kind == "connecting" or not model.opened:
+    if model.is_opening:
         return "opening the session"
     if model.link.kind not in (*LIVE, "starting"):
         return None

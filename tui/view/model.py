@@ -79,6 +79,11 @@ class Model(Struct):
         return self.now() if self.link.kind != "ended" else self.state.last_moment(self.link.heard_at)
 
     @property
+    def is_opening(self) -> bool:
+        """Whether the session's events are still loading, or nothing is known about its engine yet."""
+        return not self.opened or self.link.kind == "connecting"
+
+    @property
     def directory(self) -> Path | None:
         """The session's directory, or None for a replay."""
         return self.source.paths.directory if isinstance(self.source, SessionSource) else None

@@ -36,7 +36,9 @@ class DevicePane(LinesView):
 
 
 def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
-    """Return the pane's lines. For a session that has ended, the lines are dim and have no load history."""
+    """Return the pane's lines: none while the session opens, and dim lines without a load history after its end."""
+    if model.is_opening:
+        return []
     if model.link.kind == "ended":
         palette = replace(palette, text=palette.dim, bold=palette.dim, running=palette.dim, alarm=palette.dim)
     facts = model.state.devices

@@ -19,6 +19,7 @@ from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words, over_compile_words
+from tui.view.activity import OPENING
 from tui.view.model import Model
 
 NAME_MIN = 8
@@ -105,7 +106,7 @@ def scoreboard(
     if not state.problems and state.refused:
         return _refused(state, palette, width)
     if not state.problems:
-        return [line(("No problem is open yet.", palette.dim))]
+        return [line((OPENING if model.is_opening else "No problem is open yet.", palette.dim))]
     figures = FIGURES if width >= 56 else FIGURES[:3]
     phases = state.phases()
     longest = max(len(name) for name in (*state.problems, *state.refused)) + len(RUNNING) * state.takes_turns

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from textual.strip import Strip
 
 from tui.monitor.panes.lines import LinesView, line
+from tui.view.activity import OPENING
 from tui.view.model import Model
 
 REDRAW_S = 1.0
@@ -35,11 +36,12 @@ class Charts:
     def version(self, problem: str | None) -> tuple[object, ...]:
         """Return the cache key for the charts of ``problem``. The key changes at most once per ``REDRAW_S``."""
         now = time.monotonic()
-        if self._version[:2] != (problem, self._loaded) or now - self._looked_at >= REDRAW_S:
+        beginning = (problem, self._loaded, self.model.is_opening)
+        if self._version[:3] != beginning or now - self._looked_at >= REDRAW_S:
             history, seconds = self.model.history, self.model.search_seconds()
             age = seconds // 2.0 ** math.ceil(math.log2(max(1.0, seconds) / STEPS))
             self._looked_at = now
-            self._version = (problem, self._loaded, id(history), history.changes, age)
+            self._version = (*beginning, id(history), history.changes, age)
         return self._version
 
     def lines(self, view: LinesView, problem: str | None) -> list[Strip]:
@@ -48,6 +50,8 @@ class Charts:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load())
             return [line(("Drawing …", view.palette.dim))]
+        if self.model.is_opening:
+            return [line((OPENING, view.palette.dim))]
         from tui.monitor.panes.charts.lines import chart_lines
 
         width, height = max(24, view.size.width - 1), view.size.height

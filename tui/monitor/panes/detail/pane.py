@@ -28,7 +28,7 @@ from tui.text.certainty import comparable_words, interval_words
 from tui.text.glyphs import glyph, standing_of
 from tui.text.runoff_text import BY_RUNOFF, why_no_star
 from tui.text.sanitize import one_line
-from tui.view.activity import activity_of
+from tui.view.activity import OPENING, activity_of
 from tui.view.model import Model
 from tui.view.row import Row
 
@@ -225,7 +225,8 @@ class DetailPane(Pane):
         palette = self.bar.palette
         parts: list[Part] = []
         if self.is_best:
-            of = one_line(subject.problem, 40) if subject is not None else "none yet"
+            nothing = "" if self.model.is_opening else "none yet"
+            of = one_line(subject.problem, 40) if subject is not None else nothing
             parts += [("Best  ", palette.title), (f"{of} ", palette.text)]
         else:
             for tab in TABS:
@@ -310,6 +311,8 @@ class DetailPane(Pane):
             return self._not_searched()
         if self.model.state.variants:
             return wrapped("Nothing is selected, because nothing matches the filter.", palette.dim, width)
+        if self.model.is_opening:
+            return wrapped(OPENING, palette.dim, width)
         lines = wrapped("There is no kernel yet.", palette.bold, width)
         if now is not None:
             lines += wrapped(f"Now: {now}.", palette.text, width)

@@ -19,6 +19,7 @@ from tui.monitor.panes.tree.rows import TreeRows
 from tui.monitor.panes.tree.tree_lines import RowLines
 from tui.text.runoff_text import TIED_BUT_WIDE
 from tui.text.sanitize import one_line
+from tui.view.activity import OPENING
 from tui.view.model import Model
 from tui.view.row import Row
 
@@ -322,8 +323,8 @@ def nothing_here(model: Model, filtered_by: str) -> str:
     """Return the text for an empty tree."""
     if filtered_by and model.state.problems:
         return f"Nothing matches {one_line(filtered_by, 200)}. Press esc to clear the filter."
-    if not model.opened:
-        return "Opening the session …"
+    if model.is_opening:
+        return OPENING
     if refused := list(model.state.refused.values()):
         return " ".join(f"{one.problem} is not searched: {one.reason.rstrip('.')}." for one in refused)
     if model.link.kind == "ended":
