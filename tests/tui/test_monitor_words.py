@@ -181,6 +181,13 @@ async def test_a_session_that_is_loading_says_so_in_every_pane(engine: Any, size
                 "no correct kernel yet",
             ):
                 assert wrong not in shown
+            screen, source = app.monitor_screen, SessionSource(engine.paths, read_only=True)
+            app.model.take(source.open())
+            app.model.take(Update(link=Link("ended")))
+            screen.replace_state()
+            screen.take([], told=True)
+            assert [strip.text for strip in screen.detail.view.lines] == ["Opening the session …"], "no filter hides it"
+            source.close()
     finally:
         may_open.set()
 

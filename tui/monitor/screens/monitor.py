@@ -88,9 +88,11 @@ class MonitorScreen(Screen[None]):
         self.devices = DevicePane(id="devices")
         self.leaders = Leaderboard(id="leaders")
         self.log_view = LogPane(id="log")
-        self.detail = DetailPane(self.model, id="detail-pane")
+        self.detail = DetailPane(self.model, self._filter_hides_all, id="detail-pane")
         self.charts = ChartsView(self.model, self.problem_here, id="charts")
-        self.best = self.detail.twin = DetailPane(self.model, id="best-pane", number=7, best=True)
+        self.best = self.detail.twin = DetailPane(
+            self.model, self._filter_hides_all, id="best-pane", number=7, best=True
+        )
         self.tree_pane = Pane(1, "Tree", self.tree_view, id="tree-pane")
         tolerance = self.model.limits.tolerance
         self.panes: list[Pane] = [
@@ -496,6 +498,10 @@ class MonitorScreen(Screen[None]):
         )
 
     # Parts
+
+    def _filter_hides_all(self) -> bool:
+        rows = self.tree_rows
+        return bool(rows.view.filter and self.model.state.problems) and not rows.rows
 
     def _searchable(self) -> LinesView | None:
         """Return the focused pane, if ``/`` searches its text."""

@@ -80,11 +80,15 @@ class DetailView(LinesView):
 class DetailPane(Pane):
     """Show one node of ``model``. With ``best``, always show the best kernel's source."""
 
-    def __init__(self, model: Model, *, id: str, number: int = 4, best: bool = False) -> None:
+    def __init__(
+        self, model: Model, all_hidden: Callable[[], bool], *, id: str, number: int = 4, best: bool = False
+    ) -> None:
+        """``all_hidden`` returns whether the tree's filter hides every row."""
         self.view = DetailView()
         super().__init__(number, "Best" if best else "Detail", self.view, id=id)
         self.model = model
         self.is_best = best
+        self._all_hidden = all_hidden
         self.twin: DetailPane | None = None
         """The best kernel's pane, or None in that pane itself."""
         self._tab: Tab | None = None
@@ -215,6 +219,7 @@ class DetailPane(Pane):
             state.seq if self.tab == "Leaders" else None,
             self.view.size.width if self.tab in (*PROSE, "Leaders", "Calls", "ASM") or subject is None else None,
             activity_of(self.model) if subject is None else None,
+            row is None and self._all_hidden(),
             self.talk.look(row, subject) if self.tab == "Calls" else None,
             self.assembly.known(subject) if self.tab == "ASM" and subject is not None else None,
             (self.charts.version(self._problem(subject)), self.view.size) if self.tab == "Charts" else None,
@@ -309,9 +314,10 @@ class DetailPane(Pane):
             return wrapped(f"{row.id}: {what}" + (f"; {now}" if now else ""), palette.dim, width)
         if not self.model.state.problems and self.model.state.refused:
             return self._not_searched()
-        if self.model.state.variants:
+        if self._all_hidden():
             return wrapped("Nothing is selected, because nothing matches the filter.", palette.dim, width)
-        if self.model.is_opening:
+        # A tree with kernels selects a row as soon as the monitor has drawn the tree.
+        if self.model.is_opening or self.model.state.variants:
             return wrapped(OPENING, palette.dim, width)
         lines = wrapped("There is no kernel yet.", palette.bold, width)
         if now is not None:
