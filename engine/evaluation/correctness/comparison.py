@@ -219,12 +219,21 @@ def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: floa
         return Comparison(CHANGED, math.inf, math.inf)
     first = int(places[0])
     got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
-    share = int(bad.sum()) / out.numel()
-    text = f"{share:.1%} of elements differ by more than {tolerance:g}; "
+    text = f"{_share(int(bad.sum()), out.numel())} of elements differ by more than {tolerance:g}; "
     text += f"the first is at {_index(first, out.shape)}: {got:.6g}, expected {goal:.6g}"
     if broken:
         text += f"; non-finite elements: {broken:,}"
     return Comparison(text, float(error.max()), float(relative.max()))
+
+
+def _share(some: int, all_: int) -> str:
+    """Format a share with the fewest decimal places, at least one, that show neither no elements nor all elements
+    unless this is exact.
+    """
+    places = 1
+    while 0 < some < all_ and float(f"{100 * some / all_:.{places}f}") in (0.0, 100.0):
+        places += 1
+    return f"{100 * some / all_:.{places}f}%"
 
 
 def _index(flat: int, shape: Sequence[int]) -> list[int]:

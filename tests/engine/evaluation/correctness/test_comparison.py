@@ -54,6 +54,24 @@ def test_the_words_name_place_and_values() -> None:
     assert problem is not None and "[1, 2]: 70, expected 7" in problem
 
 
+@pytest.mark.parametrize(
+    ("wrong", "of", "share"),
+    [
+        (3, 10_000, "0.03%"),
+        (1, 3_000_000, "0.00003%"),
+        (9_997, 10_000, "99.97%"),
+        (10_000, 10_000, "100.0%"),
+        (25, 10_000, "0.2%"),
+    ],
+)
+def test_a_share_of_wrong_elements_reads_neither_as_none_nor_as_all(wrong: int, of: int, share: str) -> None:
+    want = torch.ones(of)
+    out = want.clone()
+    out[:wrong] = 2.0
+    problem = comparison.compare([out], [want], 1e-2).problem
+    assert problem is not None and problem.startswith(f"out: {share} of elements differ by more than 0.01; ")
+
+
 def test_an_output_that_was_mended_since_it_was_found_to_be_off_gets_words_too() -> None:
     """Written by a thread of the kernel, which is too late for the message."""
     mended = torch.arange(12.0)
