@@ -25,11 +25,19 @@ from engine.session.store import (
     quick_check,
     send_request,
 )
-from tests.commandline import KernelTui, environment
+from tests.commandline import NO_BYTECODE, KernelTui, environment
 from tests.patience import PATIENCE_S
 
 BUNDLED = SessionPaths(Path(__file__).parents[2] / "sessions" / "by-hand")
 
+COPIES = """
+from pathlib import Path
+from engine.session.store import SessionError, find_session, own_copy
+try:
+    own_copy(find_session(Path("sessions"), "by-hand"), Path("sessions"))
+except SessionError as error:
+    raise SystemExit(int(error.exit_code))
+"""
 COPIES_UNTIL_KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -91,12 +99,19 @@ def test_a_killed_copy_leaves_no_session(file: str, tmp_path: Path) -> None:
     assert own_copy(BUNDLED, tmp_path / "sessions").name == "by-hand"
 
 
-def test_a_full_disk_leaves_nothing(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
-    ran = kernel_tui("resume", "by-hand", "--rounds", "9", "--headless", setup=small_files)
-    assert ran.returncode == ExitCode.STORAGE, ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-c", COPIES],
+        cwd=tmp_path,
+        env=environment() | NO_BYTECODE,
+        timeout=PATIENCE_S,
+        check=False,
+        preexec_fn=small_files,
+    )
+    assert ran.returncode == ExitCode.STORAGE
     assert list((tmp_path / "sessions").iterdir()) == []
 
 
@@ -113,3 +128,24 @@ def test_a_finished_session_is_not_copied_for_nothing(kernel_tui: KernelTui, tmp
     ran = kernel_tui("resume", "by-hand", "--headless")
     assert ran.returncode == ExitCode.USAGE and "--rounds N" in ran.stderr
     assert not (tmp_path / "sessions").exists()
+
+
+@pytest.mark.parametrize("name", ["by-hand", "headline-h200"])
+def test_a_session_whose_gpu_is_missing_is_not_copied(name: str, kernel_tui: KernelTui, tmp_path: Path) -> None:
+    if not BUNDLED.directory.with_name(name).exists():
+        pytest.skip(f"{name} ships only with a checkout")
+    ran = kernel_tui(
+        "resume", name, "--rounds", "30", "--minutes", "30", "--headless", env={"CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert ran.returncode == ExitCode.NO_TOOLS and ran.stdout == ""
+    assert "cuda" in ran.stderr and f"kernel-tui replay {name}" in ran.stderr and "config.toml" in ran.stderr
+    assert not (tmp_path / "sessions").exists()
+
+
+def test_a_session_of_your_own_whose_gpu_is_missing_starts_no_engine(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    paths = own_copy(BUNDLED, tmp_path / "sessions")
+    before = files_of(paths)
+    ran = kernel_tui("resume", paths.name, "--rounds", "30", "--headless", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert ran.returncode == ExitCode.NO_TOOLS and "evaluation.device" in ran.stderr
+    assert str(paths.config) in ran.stderr and "replay" not in ran.stderr
+    assert files_of(paths) == before

@@ -147,6 +147,7 @@ def begin_resume(root: Path, session: str, request: ChangeBudget | ChangeShare |
     found = find(root, session)
     if is_bundled(found):
         _refuse_if_done(found, _state_of(found), request)
+        _refuse_missing_gpu(found)
     paths = own_copy(found, root)
     if paths != found:
         echo(f"Copied the bundled session {found.name} to {paths.directory}.", err=True)
@@ -161,6 +162,7 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
     if not running:
         must_have_config(paths)
         _refuse_if_done(paths, state, request)
+        _refuse_missing_gpu(paths)
     if request is not None:
         send_request(paths, request, "resume")
     return Beginning(paths.directory, starts=not running, seq=state.seq, stays_paused=not running and state.paused)
@@ -172,6 +174,47 @@ def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBud
         raise Failure(reason, ExitCode.USAGE)
     if isinstance(request, ChangeBudget) and (reason := too_low_limit(paths, state, request)) is not None:
         raise Failure(f"{paths.name}: {reason}", ExitCode.USAGE)
+
+
+def _refuse_missing_gpu(paths: SessionPaths) -> None:
+    """Raise Failure if the session's config names a GPU that this machine lacks."""
+    from engine.config.schema import ConfigError, load_config
+    from engine.session.store import is_bundled
+
+    try:
+        config = load_config(paths.config)
+    except ConfigError:  # The engine lists the errors.
+        return
+    if (missing := _missing_gpu(config)) is None:
+        return
+    gpu, there = missing
+    said, file = f"{paths.name}: the search needs {gpu}, but {there}.", shlex.quote(str(paths.config))
+    if not is_bundled(paths):
+        remedy = f'To continue the search here, set evaluation.device to "auto" or "cpu" in {file}'
+        raise Failure(f"{said} {remedy}", ExitCode.NO_TOOLS)
+    said += f" To watch the recorded search: {program()} replay {paths.name}"
+    if all(entry.startswith("builtin:") for entry in config.problems):
+        said += (
+            f'\nTo search the same problems here, copy {file}, set evaluation.device to "auto" in the copy, and run '
+            "the copy"
+        )
+    raise Failure(said, ExitCode.NO_TOOLS)
+
+
+def _missing_gpu(config: Config) -> tuple[str, str] | None:
+    """Return the configured GPU that this machine lacks, such as ``cuda:1``, and a clause about this machine's GPUs.
+
+    Returns None if no configured GPU is missing.
+    """
+    from engine.devices.hardware import discover
+
+    cuda = [name for name in config.evaluation.devices if name.startswith("cuda")]
+    if config.cluster is not None or not cuda:  # NVML takes a long time to start.
+        return None
+    gpus = sum(device.kind == "cuda" for device in discover())
+    there = f"this machine has only {count(gpus, 'NVIDIA GPU')}" if gpus else "this machine has no NVIDIA GPU"
+    missing = [name for name in cuda if int(name.partition(":")[2] or 0) >= gpus]
+    return (missing[0], there) if missing else None
 
 
 def _wait_if_ending(paths: SessionPaths) -> None:
@@ -231,21 +274,20 @@ def _device_faults(config: Config) -> tuple[Fault, ...]:
     from engine.search.problem_loader import cannot_run
     from engine.system.text_file import read_text
 
-    cuda = [name for name in config.evaluation.devices if name.startswith("cuda")]
+    if (missing := _missing_gpu(config)) is not None:
+        keys = ("evaluation", "device")
+        line = line_of(key_lines(read_text(config.path)), keys)
+        return (Fault(line, ".".join(keys), f'{": ".join(missing)}; use "auto" or "cpu"'),)
     languages = [name for name in config.search.languages if name in ("cuda", "triton")]
-    if config.cluster is not None or not (cuda or languages):  # NVML takes a long time to start.
+    named = any(name.startswith("cuda") for name in config.evaluation.devices)  # This machine has the named GPU.
+    if config.cluster is not None or named or not languages:  # NVML takes a long time to start.
         return ()
     devices = discover()
-    gpus = sum(device.kind == "cuda" for device in devices)
-    there = f"this machine has only {count(gpus, 'NVIDIA GPU')}" if gpus else "this machine has no NVIDIA GPU"
-    lines, faults = key_lines(read_text(config.path)), []
-    if missing := [name for name in cuda if int(name.partition(":")[2] or 0) >= gpus]:
-        keys = ("evaluation", "device")
-        faults.append(Fault(line_of(lines, keys), ".".join(keys), f'{missing[0]}: {there}; use "auto" or "cpu"'))
-    elif languages and not gpus:
-        cpu = next(device for device in devices if device.kind == "cpu")
-        faults.append(Fault(line_of(lines, ("search", "languages")), "", cannot_run(languages, cpu) or ""))
-    return tuple(faults)
+    if any(device.kind == "cuda" for device in devices):
+        return ()
+    cpu = next(device for device in devices if device.kind == "cpu")
+    line = line_of(key_lines(read_text(config.path)), ("search", "languages"))
+    return (Fault(line, "", cannot_run(languages, cpu) or ""),)
 
 
 def problem_faults(path: Path) -> tuple[Fault, ...]:
