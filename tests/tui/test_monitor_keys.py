@@ -19,7 +19,7 @@ from benchmarks.synthetic_session import Shape, write_session
 from engine.daemon.launch import EngineStart, spawn_engine
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
-from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, engine_liveness
+from engine.session.store import EngineLock, EventWriter, SessionError, SessionPaths, SessionReader, engine_liveness
 from tests.patience import TRIES
 from tests.tui.conftest import NOW, SMALL, Engine, Monitor, monitor_of
 from tui.monitor.app import MonitorApp
@@ -290,6 +290,34 @@ async def test_r_asks_for_minutes_where_all_are_spent(tmp_path: Path) -> None:
         await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
         await monitor.press("R")
         await monitor.until(lambda: isinstance(app.screen, BudgetScreen), "it asks")
+
+
+async def test_limits_that_leave_a_stopped_search_no_time_are_refused_and_others_start_it(tmp_path: Path) -> None:
+    paths = await stopped_session(tmp_path, "spent", ev.BudgetChanged(minutes=0.02))
+    starts: list[bool] = []
+
+    def start_engine() -> EngineStart:
+        starts.append(True)
+        raise SessionError("this test starts no engine", paths.directory)
+
+    app = MonitorApp(SessionSource(paths), start_engine=start_engine, settings=QUIET)
+    async with app.run_test(size=(120, 40)) as pilot:
+        monitor = Monitor(app, pilot)
+        await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
+        await monitor.press("M")
+        await monitor.until_shown("The search has stopped. New limits start it again.")
+        await monitor.type("0.01")  # the previous content is selected
+        await monitor.press("enter")
+        await monitor.until_shown("0.01 min allowed")
+        assert "the search stays stopped" in monitor.text()
+        await monitor.press("tab", "7", "enter")
+        assert isinstance(app.screen, BudgetScreen) and not starts
+        await monitor.press("shift+tab")
+        await monitor.type("30")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(starts), "the start")
+    with SessionReader(paths) as reader:
+        assert [sent.command for sent in reader.commands()] == [requests.ChangeBudget(minutes=30.0, rounds=7)]
 
 
 @pytest.mark.keys("ReplayApp", "less_than_sign")

@@ -236,7 +236,13 @@ async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, eng
         await monitor.type("1")
         await monitor.press("enter")
         await monitor.until_shown("1 round allowed")
-        assert engine.commands() == []
+        assert engine.commands() == [] and "start it again" not in monitor.text()
+        for key in ("n", "escape"):  # Both return to the form, which keeps what you typed.
+            await monitor.press(key)
+            await monitor.until_shown("Limits of the whole search")
+            assert "1 round allowed" not in monitor.text() and engine.commands() == []
+            await monitor.press("enter")
+            await monitor.until_shown("1 round allowed")
         await monitor.press("y")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [requests.ChangeBudget(rounds=1)]

@@ -216,8 +216,16 @@ async def test_a_runoff_is_told_while_it_runs(fresh: Engine) -> None:
             ),
         )
     standings = (Standing("v2", 0.5, 1, 1, 1, False), Standing("v1", 1, 2, 2, 2, False))
+    model_call = {"round": 0, "parent": None, "language": "cpp", "source": "0", "problem": "softmax"}
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("Timing the leaders of softmax side by side")
+        fresh.record(ev.VariantWritten(variant="v3", idea="i1", proposer=ev.BY_HAND, **model_call))
+        fresh.record(ev.VariantStage(variant="v3", stage="waiting"))
+        await monitor.until_shown("1 waiting")
+        assert "Timing the leaders of softmax side by side" in monitor.text(), "a seeded kernel waits for its end"
+        fresh.record(ev.VariantWritten(variant="v4", idea="i1", proposer="p", **model_call))
+        await monitor.until_shown("1 waiting, 1 queued")
+        assert "torch.compile on softmax" not in monitor.text(), "no event says whether it is the runoff"
         fresh.record(ev.RunoffFinished(problem="softmax", round=0, standings=standings))
         await monitor.until(lambda: "Timing the leaders" not in monitor.text(), "it is over")
 

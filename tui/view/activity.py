@@ -6,9 +6,9 @@ from collections import Counter
 from operator import itemgetter
 
 from engine.session.budget import RESERVE_SHARE
-from engine.session.records.events import NEARLY_USED_UP, StopReason
+from engine.session.records.events import BY_HAND, NEARLY_USED_UP, StopReason
 from engine.session.records.verdict_text import speedup_words
-from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.waiting import held_in_words
 from tui.view.model import Model
@@ -169,22 +169,39 @@ def _moved_since(state: SessionState, problem: ProblemState, time: float) -> boo
 
 
 def runoffs_of(state: SessionState) -> list[str]:
-    """Return the problems that must be in a runoff, since all kernels of the open round have verdicts."""
+    """Return the problems that must be in a runoff.
+
+    All kernels of the open round have verdicts, except kernels that the user has seeded since the last verdict.
+    """
     if state.paused:
         return []
     asked = {call.site.problem for call in state.spending.flying.values()}
-    judging = {one.problem for one in state.at_work()}
+    doubted = {one.problem for one in state.at_work() if one.proposer != BY_HAND}
+    return [one.id for one in _possible_runoffs(state) if one.id not in asked | doubted]
+
+
+def _possible_runoffs(state: SessionState) -> list[ProblemState]:
+    """Return the problems that may be in a runoff.
+
+    The engine starts a runoff as soon as all of the problem's kernels have verdicts, so other kernels came later.
+    """
+    at_work: dict[str, list[VariantState]] = {}
+    for one in state.at_work():
+        at_work.setdefault(one.problem, []).append(one)
     found = []
     for problem in state.problems.values():
-        if problem.id in asked | judging or problem.finished is not None or not problem.rounds:
-            continue
-        if not _is_at_hand(state, problem):
+        if problem.finished is not None or not problem.rounds or not _is_at_hand(state, problem):
             continue
         round_ = problem.rounds[-1]
         leaders = {one.id for one in state.leaders(problem.id, 2)}
         raced = {one.variant for one in problem.standings}
-        if round_.variants and round_.finished_at is None and len(leaders) > 1 and not leaders <= raced:
-            found.append(problem.id)
+        if not round_.variants or round_.finished_at is not None or len(leaders) < 2 or leaders <= raced:
+            continue
+        if waiting := at_work.get(problem.id):
+            last = max(state.variants[name].judged_at or 0.0 for name in problem.variants)
+            if min(one.written_at for one in waiting) <= last:
+                continue
+        found.append(problem)
     return found
 
 
@@ -210,14 +227,14 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 def baseline_beside(model: Model) -> ProblemState | None:
     """Return the problem on which the engine times torch.compile while all kernels in flight wait, if any.
 
-    No event reports this timing, but no other work in a search keeps all kernels waiting.
+    No event reports this timing, but only a runoff also keeps all kernels waiting.
     """
     state, flight = model.state, model.state.at_work()
     if not model.source.limits.torch_compile or state.paused or not flight:
         return None
     if any(one.stage not in ("queued", "waiting") for one in flight):
         return None
-    if 0 <= model.now() - max(one.stage_since for one in flight) < BETWEEN_KERNELS_S:
+    if 0 <= model.now() - max(one.stage_since for one in flight) < BETWEEN_KERNELS_S or _possible_runoffs(state):
         return None
     for one in state.problems.values():
         judged = any(state.variants[name].verdict is not None for name in one.variants)

@@ -158,15 +158,21 @@ def _too_few_minutes(paths: SessionPaths, state: SessionState, minutes: float) -
 
 
 def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> _UsedUp | None:
-    """Return what the search has used, or None if ``rounds`` leaves work. A search that has not finished may still have
-    deferred work for the rounds that it has completed.
+    done = rounds_without_work(state, int(rounds))
+    return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", _above(done)) if done is not None else None
+
+
+def rounds_without_work(state: SessionState, rounds: int) -> int | None:
+    """Return the number of completed rounds if the limit ``rounds`` leaves no work, otherwise None.
+
+    A search that has not finished may still have deferred work for the rounds that it has completed.
     """
     searched = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
     finished = [[round_.number for round_ in one.rounds if round_.finished_at is not None] for one in searched]
     done = min((max(numbers, default=0) for numbers in finished), default=0)
     if rounds > done or (rounds == done and not state.finished):
         return None
-    return _UsedUp(f"completed {done} round{'' if done == 1 else 's'}", _above(done))
+    return done
 
 
 def _too_few_dollars(paths: SessionPaths, state: SessionState, dollars: float) -> _UsedUp | None:

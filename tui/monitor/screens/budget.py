@@ -13,6 +13,8 @@ from textual.widgets import Input, Static
 from engine.session.budget import Cap
 from engine.session.records.requests import ChangeBudget, ChangeShare
 from engine.session.state.spend import Spend
+from tui.monitor.screens.confirm import ConfirmScreen
+from tui.monitor.steering.plans import STARTS_AGAIN, plan_budget, why_stays_stopped
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.source import Limits
@@ -31,6 +33,8 @@ _FRACTIONS = ("minutes", "dollars")
 class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
     """A dialog for the limits of the whole search. The key ctrl+n switches to each model's limits, then to the limits
     per problem.
+
+    The dialog stays open if the user declines to set limits below the amount already spent.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,9 +51,11 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
     BudgetScreen #problem { color: $text-error; height: auto; }
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, starts: bool = False) -> None:
+        """``starts`` says whether new limits start the engine of a stopped search."""
         super().__init__()
         self._model = model
+        self._starts = starts
         self._caps = caps_of(model)
         self._shares = [name for name in self._caps if name]
         if self._shares:
@@ -72,6 +78,8 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
                     yield Static(label + spent.get(name, ""), markup=False)
                     yield Input(shown, placeholder="no limit", id=name, compact=True)
             turn = "ctrl+n: limits per model and per problem\n" if self._shares else ""
+            if self._starts:
+                yield Static(STARTS_AGAIN, markup=False)
             yield Static(f"{turn}tab: next field    enter: change limits    esc: cancel", markup=False)
             yield Static("", markup=False, id="problem")
 
@@ -116,9 +124,26 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         elif not changed:
             self.dismiss(None)
         elif self._share is None:
-            self.dismiss(ChangeBudget(**changed))
+            self._request(ChangeBudget(**changed))
         else:
-            self.dismiss(ChangeShare(model=self._share, **changed))
+            self._request(ChangeShare(model=self._share, **changed))
+
+    def _request(self, change: ChangeBudget | ChangeShare) -> None:
+        """Close the dialog with this result, after a confirmation if necessary."""
+        if self._starts and (why := why_stays_stopped(self._model, change)) is not None:
+            self._refuse(why)
+            return
+        plan = plan_budget(self._model, change, starts=self._starts)
+        if not plan.question:
+            self.dismiss(change)
+            return
+        self._refuse("")
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self.dismiss(change)
+
+        self.app.push_screen(ConfirmScreen(lambda: plan.question, no="back to the limits"), answered)
 
     def _refuse(self, why: str) -> None:
         self.query_one("#problem", Static).update(why)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, field
 
 from engine.session.budget import Cap
@@ -13,7 +15,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.state.spend import Spend
 from tui.text.sanitize import one_line
 from tui.view.model import Model
-from tui.view.next_steps import more_minutes, other_end
+from tui.view.next_steps import more_minutes, other_end, rounds_without_work
 from tui.view.spend import caps_of
 
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
@@ -22,6 +24,7 @@ GONE = "The session was moved or deleted. Open it at its new location: kernel-tu
 FINISHED = "The search is complete"
 _MORE = "Press M to allow more rounds and resume."
 _ANOTHER = "More rounds might not help. Start a new session to search again."
+STARTS_AGAIN = "The search has stopped. New limits start it again."
 _KEPT = "All results are kept, and you can resume later."
 
 
@@ -120,22 +123,40 @@ def plan_retry(state: SessionState, node: str) -> Plan:
     return Plan(requests.Retry(variant=node), "judging again", node, undoable=False)
 
 
-def plan_budget(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> Plan:
+def why_stays_stopped(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> str | None:
+    """Return why a stopped search would end at once under the new limits, or None if they leave work."""
+    minutes = change.minutes if isinstance(change, requests.ChangeBudget) else None
+    used, needed = model.search_seconds() / 60, more_minutes(model)
+    allowed = minutes if minutes is not None else model.minutes
+    too_few = minutes is not None and minutes <= max(used, needed or 0.0)
+    if allowed is not None and (too_few or (minutes is None and needed is not None)):
+        least = needed if needed is not None else math.ceil(used * 10) / 10
+        said = f"{allowed:g} min allowed, {used:.1f} min used: the search stays stopped."
+        return f"{said} Allow more than {least:g} min."
+    rounds = change.rounds if isinstance(change, requests.ChangeBudget) else None
+    if rounds is not None and (done := rounds_without_work(model.state, rounds)) is not None:
+        return f"{_count(rounds, 'round')} allowed, {done} completed: the search stays stopped."
+    return None
+
+
+def plan_budget(model: Model, change: requests.ChangeBudget | requests.ChangeShare, *, starts: bool = False) -> Plan:
     """Plan a change of limits. A limit below the amount already spent needs a confirmation.
 
-    Undo needs every changed limit's earlier value: a request cannot set "no limit" again.
+    ``starts`` says whether the change starts the engine of a stopped search. Undo needs every changed limit's earlier
+    value: a request cannot set "no limit" again.
     """
     if isinstance(change, requests.ChangeShare):
-        return _plan_share(model, change)
+        return _plan_share(model, change, starts=starts)
     changed = [name for name in _LIMITS if getattr(change, name) is not None]
     before = requests.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
     known = all(getattr(before, name) is not None for name in changed)
     below = _below_what_is_spent(model, change)
-    question = ("Set a limit below the amount already spent?", *below, _KEPT) if below else ()
+    last = STARTS_AGAIN if starts else _KEPT
+    question = ("Set a limit below the amount already spent?", *below, last) if below else ()
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
 
 
-def _plan_share(model: Model, change: requests.ChangeShare) -> Plan:
+def _plan_share(model: Model, change: requests.ChangeShare, *, starts: bool) -> Plan:
     cap = caps_of(model).get(change.model, Cap())
     changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
     before = requests.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
@@ -143,6 +164,7 @@ def _plan_share(model: Model, change: requests.ChangeShare) -> Plan:
     spending = model.state.spending
     spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
     below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
+    below += [STARTS_AGAIN] if below and starts else []
     of = one_line(change.model, 60) or "a problem"
     question = (f"Set a limit for {of} below the amount already spent?", *below) if below else ()
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)

@@ -95,13 +95,14 @@ class Steering:
         def chosen(request: ChangeBudget | ChangeShare | None) -> None:
             if request is None:
                 return
+            plan = plans.plan_budget(model, request, starts=stopped)
             if stopped:
-                self._confirm(plans.plan_budget(model, request), then=self._host.start_engine)
-            else:
-                self._ask(lambda: plans.plan_budget(model, request), "change a limit")
+                self._host.steer(plan, self._host.start_engine)
+            elif self._may_steer("change a limit"):
+                self._host.steer(plan)
 
         if stopped or self._may_steer("change a limit"):
-            self._host.open_dialog(BudgetScreen(model), chosen)
+            self._host.open_dialog(BudgetScreen(model, starts=stopped), chosen)
 
     def reply(self) -> None:
         """Answer prompts by hand. The dialog needs no running engine, since a resumed engine reads the replies."""
@@ -323,21 +324,16 @@ class Steering:
         if (link.kind == "ended" and not link.gone) or self._may_steer(doing):
             self._host.steer(plan)
 
-    def _confirm(
-        self,
-        plan: Plan,
-        then: Callable[[], None] | None = None,
-        question: Callable[[], tuple[str, ...]] | None = None,
-    ) -> None:
-        """Ask for confirmation if necessary, and send the plan's request. ``then`` runs once the request is sent."""
+    def _confirm(self, plan: Plan, question: Callable[[], tuple[str, ...]] | None = None) -> None:
+        """Ask for confirmation if necessary, and send the plan's request."""
         if not plan.question:
-            self._host.steer(plan, then)
+            self._host.steer(plan)
             return
         from tui.monitor.screens.confirm import ConfirmScreen
 
         self._host.open_dialog(
             ConfirmScreen(question or (lambda: plan.question)),
-            lambda agreed: self._host.steer(plan, then) if agreed else None,
+            lambda agreed: self._host.steer(plan) if agreed else None,
         )
 
     def _problem_to_seed(self, doing: str) -> ProblemState | None:
