@@ -1,7 +1,7 @@
-"""Derive a problem with other sizes: sizes that the user sets, or a smaller, a larger and an odd variant.
+"""Derive a problem with other sizes: sizes that the user sets, or smaller, larger and odd sizes.
 
-Each variant has its own specification and header, so the builder compiles the kernel again. This module does not import
-torch.
+Each resized problem has its own specification and header, so the builder compiles the kernel again. This module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.problem.spec import ProblemSpec
 
 
 class Resized(Struct, frozen=True):
-    """A problem with other sizes. ``label``: the kind of variant ("smaller"), or "" for sizes that the user set."""
+    """A problem with other sizes. ``label``: the kind of sizes ("smaller"), or "" for sizes that the user set."""
 
     label: str
     sizes: dict[str, int]
@@ -33,7 +33,7 @@ _KINDS: dict[str, Callable[[int, int], int]] = {"smaller": smaller, "odd": odd, 
 
 
 async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> list[Resized]:
-    """Return one variant of the problem for each element of ``wanted``.
+    """Return one resized problem for each element of ``wanted``.
 
     Raises ``SizeError`` for the first sizes that the model rejects.
     """
@@ -47,7 +47,7 @@ async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> l
 
 
 async def other_sizes(problem: ProblemSpec) -> list[Resized]:
-    """Return a smaller, an odd and a larger problem, in that order, without variants that the model rejects.
+    """Return a smaller, an odd and a larger problem, in that order, without sizes that the model rejects.
 
     At first, all sizes scale together. The model may reject the result, for example because a width must be a multiple
     of the number of heads. In this case, only one size scales. Raises ``NoOtherSizes``.
@@ -73,7 +73,7 @@ async def other_sizes(problem: ProblemSpec) -> list[Resized]:
 
 
 async def _fitting(problem: ProblemSpec, wanted: Sequence[tuple[str, dict[str, int]]]) -> dict[str, Resized]:
-    """Map each label of ``wanted`` to the first variant that the model accepts and that changes an input's shape."""
+    """Map each label of ``wanted`` to the first sizes that the model accepts and that change an input's shape."""
     answers = await _inspect(problem, [with_sizes(problem.source, sizes) for _, sizes in wanted])
     made: dict[str, Resized] = {}
     for (label, sizes), answer in zip(wanted, answers, strict=True):
@@ -100,6 +100,6 @@ def _is_other(problem: ProblemSpec, answer: ProblemSpec) -> bool:
 
 
 def _named(problem: ProblemSpec, label: str, sizes: Mapping[str, int], answer: ProblemSpec) -> Resized:
-    # The judge identifies problems by id, so each variant needs its own id.
+    # The judge identifies problems by id, so each resized problem needs its own id.
     suffix = label or "_".join(f"{name}_{value}" for name, value in sizes.items())
     return Resized(label, dict(sizes), replace(answer, id=f"{problem.id}@{suffix}"))

@@ -29,7 +29,7 @@ from tui.view.source import Link, Reading, Update, argument_of, limits_of
 MAX_GAP_S = 5.0
 """Maximum gap between events, in seconds. The replay shortens longer gaps, such as a night between two engine runs."""
 SAID_GAP_S = 60.0
-"""Minimum length of a cut that a notice mentions, in seconds."""
+"""Minimum skipped time that a notice mentions, in seconds."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
 
 

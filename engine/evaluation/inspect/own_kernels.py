@@ -54,7 +54,7 @@ def of(source: str, libraries: Sequence[Path]) -> OwnKernels:
 
 
 def _registered(library: Path) -> set[str]:
-    """Return all names among a library's constants, and add the source notation of C++ names."""
+    """Return all names among a library's constants, and the demangled forms of C++ names."""
     found: set[str] = set()
     with contextlib.suppress(*elf.FAULTS):
         for section in elf.sections(library.read_bytes()):

@@ -60,7 +60,10 @@ def _is_held(lock: Path) -> bool:
 
 
 def _inheritors(lock: os.stat_result) -> Iterator[tuple[int, bool]]:
-    """Yield processes with a descriptor that holds the lock, from the ``lock:`` line of /proc/PID/fdinfo (proc(5))."""
+    """Yield the pid of each process with a descriptor that holds the lock, and whether the lock is exclusive.
+
+    Source: the ``lock:`` line of /proc/PID/fdinfo, proc(5).
+    """
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue

@@ -38,11 +38,11 @@ class SessionData(Struct):
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
-    lists the devices that other processes occupy now. ``held_up_at`` is the time at which the last
-    available device left or became occupied; time after this does not count toward the budget. ``heard_at`` is the time
-    of the last event or heartbeat from the newest engine that recorded its start, when this process read the session; 0
-    if unknown. ``gone`` maps each departed device of another host to the reason. ``died``: whether the newest engine
-    died. Readers set this field from the engine's lock, because no event records a death.
+    lists the devices that other processes occupy now. ``held_up_at`` is the time at which the last available device
+    left or became occupied; time after this does not count toward the budget. ``heard_at`` is the time of the last
+    event or heartbeat from the newest engine that recorded its start; 0 if unknown. Readers set this field each time
+    they read the session. ``gone`` maps each departed device of another host to the reason. ``died``: whether the
+    newest engine died. Readers set this field from the engine's lock, because no event records a death.
     """
 
     name: str = ""

@@ -44,7 +44,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
         state = _state_of(paths)
         if isinstance(command, ChangeBudget) and (reason := too_low_limit(paths, state, command)) is not None:
-            raise Failure(f"{paths.name}: no engine is running, and {reason}")
+            raise Failure(f"{paths.name}: no engine is running; {reason}")
         raise Failure(
             f"{paths.name}: no engine is running to handle this request. Resume the session "
             + _resumed_by(argument_of(paths), command, option_to_resume(paths, state))

@@ -258,8 +258,8 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
     return _transformation(
         "rows_in_16_bits",
         "precision",
-        "A row and the next row do not fit on the chip together in fp32. Once the statistics of a row are complete, "
-        "keep the row in registers in 16 bits, as deviations from a pivot with a shared exponent. Keep the weights in "
+        "A row and the next row do not fit on the chip together in fp32. Once a row's statistics are complete, keep "
+        "the row in registers as 16-bit deviations from a pivot; they share an exponent. Keep the weights in "
         "shared memory in 16 bits. One row arrives while the kernel writes the previous row.",
         HALVES,
         ("threads", "per", "slots"),
