@@ -227,7 +227,8 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 def baseline_beside(model: Model) -> ProblemState | None:
     """Return the problem on which the engine times torch.compile while all kernels in flight wait, if any.
 
-    No event reports this timing, but only a runoff also keeps all kernels waiting.
+    No event reports this timing. Otherwise, only a runoff, a change between kernels or a device in use by another
+    process keeps all kernels waiting.
     """
     state, flight = model.state, model.state.at_work()
     if not model.source.limits.torch_compile or state.paused or not flight:

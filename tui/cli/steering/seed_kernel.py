@@ -20,7 +20,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.option("--parent", help="Parent: the kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
-@click.option("--text", help='Description of the idea behind the kernel.  [default: "seeded from KERNEL"]')
+@click.option("--text", help='Description of the idea behind the kernel.  [default: "seeded from" and the file name]')
 def seed_kernel(
     session: str,
     kernel: Path,

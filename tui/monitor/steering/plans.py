@@ -124,8 +124,13 @@ def plan_retry(state: SessionState, node: str) -> Plan:
 
 
 def why_stays_stopped(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> str | None:
-    """Return why a stopped search would end at once under the new limits, or None if they leave work."""
-    minutes = change.minutes if isinstance(change, requests.ChangeBudget) else None
+    """Return the reason if too few minutes or rounds would end a stopped search at once, otherwise None.
+
+    Limits of a model or a problem count even if the search cannot continue yet.
+    """
+    if isinstance(change, requests.ChangeShare):
+        return None
+    minutes, rounds = change.minutes, change.rounds
     used, needed = model.search_seconds() / 60, more_minutes(model)
     allowed = minutes if minutes is not None else model.minutes
     too_few = minutes is not None and minutes <= max(used, needed or 0.0)
@@ -133,9 +138,8 @@ def why_stays_stopped(model: Model, change: requests.ChangeBudget | requests.Cha
         least = needed if needed is not None else math.ceil(used * 10) / 10
         said = f"{allowed:g} min allowed, {used:.1f} min used: the search stays stopped."
         return f"{said} Allow more than {least:g} min."
-    rounds = change.rounds if isinstance(change, requests.ChangeBudget) else None
     if rounds is not None and (done := rounds_without_work(model.state, rounds)) is not None:
-        return f"{_count(rounds, 'round')} allowed, {done} completed: the search stays stopped."
+        return f"{_count(rounds, 'round')} allowed, {done} completed: the search stays stopped. Allow more."
     return None
 
 

@@ -32,7 +32,7 @@ class SearchTree(LineWidget):
 
     HELP = (
         "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). A runoff times the leaders side "
-        "by side and decides the best kernel (the star). If a runoff timed a kernel, its speedup and ms are the best "
+        "by side and decides the best kernel (the star). Speedup and ms of a kernel that a runoff timed are the best "
         "kernel's, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better "
         "than the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
         f"kernel. '{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel "

@@ -69,7 +69,7 @@ class RowLines:
     def draw(self, row: Row, width: int, *, marked: bool = False, why: WhyShown | None = None) -> Strip:
         """Draw a row. If the filter matches text that the row would not show, the row begins with this text."""
         strip, shown = self._drawn(row, width, marked, []), list[str]()
-        # An excerpt can push another match out of the row, so look again until the row shows all of them.
+        # An excerpt can push another match out of the row, so look again until no new one is missing.
         while why is not None and (found := [one for one in why(row, strip.text) if one not in shown]):
             shown += found
             strip = self._drawn(row, width, marked, [("  ".join([*shown, ""]), self.palette.accent)])
