@@ -126,7 +126,7 @@ def test_a_turn_that_is_too_short_for_torch_compile_leaves_it_out(kernel_tui: Ke
     assert done.returncode == 0, done.stderr
     report = json.loads((kernel_tui.directory / "sessions" / "b" / "report" / "report.json").read_text())
     assert [report["totals"][name]["compared"] for name in ("eager", "compile")] == [1, 0]
-    assert "does not fit" in report["problems"][0]["over"]["compile"]["failure"]
+    assert "too few minutes" in report["problems"][0]["over"]["compile"]["failure"]
     (row,) = kernel_tui.json("show", "b")["problems"]
     assert "the turn has " in row["compile_note"] and row["compile_note"] in " ".join(
         kernel_tui("show", "b").stdout.split()
