@@ -7,8 +7,9 @@ Each step is a separate script or test run, with its own build cache and its sha
 next step, in order of importance. Steps that measure PyTorch against the judge run last, alone.
 
 After ``--minutes``, the script ends the running steps and prints the table. To continue, repeat the command. It skips
-steps that have ended and continues runs of ``copies.py``, which stores each outcome. Delete RESULTS after a change to
-the judge. Exit status 1: a step failed. Exit status 3: steps are left.
+steps that have ended and continues runs of ``copies.py``, which stores each outcome. A test run that ``--minutes`` cuts
+off starts again. Delete RESULTS after a change to the judge, or RESULTS/STEP.json to repeat a step. Exit status 1: a
+step failed. Exit status 3: steps are left.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Lane:
 
     def __init__(self, gpu: str, place: int, lanes: int, results: Path) -> None:
         cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // lanes
-        self._cores = set(cores[place * share : (place + 1) * share])
+        share = max(1, len(cores) // lanes)
+        self._cores = set(cores[place * share : (place + 1) * share]) or set(cores)
         cache = str(results / f"cache-{gpu}")
         self._environment = {
             **os.environ,
@@ -117,16 +118,17 @@ class Lane:
             self.step = None
         return self.step is None
 
-    def end(self) -> None:
-        """End the running step. A later run of the script starts it again."""
-        if self.collect():
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the processes of the running step, if any."""
+        if self.step is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+    def wait(self, ends: float) -> None:
+        """Wait for the running step until the time ``ends``, without storing its outcome, so that it runs again."""
+        if self.step is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE_S)
-        self.step = None
+                self._process.wait(max(0.0, ends - time.monotonic()))
 
 
 def run(steps: list[Step], lanes: list[Lane], ends: float) -> None:
@@ -144,7 +146,13 @@ def run(steps: list[Step], lanes: list[Lane], ends: float) -> None:
             time.sleep(0.2)
     finally:
         for lane in lanes:
-            lane.end()
+            lane.collect()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            grace_ends = time.monotonic() + GRACE_S
+            for lane in lanes:
+                lane.send(number)
+            for lane in lanes:
+                lane.wait(grace_ends)
 
 
 def _runs_alone(lanes: list[Lane]) -> bool:
@@ -171,7 +179,9 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
     parser.add_argument("results", type=Path, help="directory for logs and results; to continue a run, pass it again")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit; a later run continues")
-    parser.add_argument("--gpus", help="indices of the GPUs to use, separated by commas  [default: all]")
+    parser.add_argument(
+        "--gpus", help="indices of the GPUs to use, separated by commas; none: rehearse without a GPU  [default: all]"
+    )
     parser.add_argument("--steps", help="names of the steps to run, separated by commas  [default: all]")
     parser.add_argument("--list", action="store_true", help="print the steps and their outcomes, and exit")
     given = parser.parse_args()
@@ -188,10 +198,16 @@ def main() -> int:
             )
         steps = [step for step in steps if step.name in wanted]
     if not given.list:
-        found = [str(index) for index, _ in enumerate(one for one in discover() if one.kind == "cuda")]
-        gpus = given.gpus.split(",") if given.gpus else found
-        if not gpus:
-            parser.error("this machine has no NVIDIA GPU")
+        found = [device.id for device in discover() if device.kind == "cuda"]
+        if given.gpus == "none":
+            found, given.gpus = [""], "0"
+        if not found:
+            parser.error("this machine has no NVIDIA GPU; to rehearse the script: --gpus none")
+        indices = given.gpus.split(",") if given.gpus else [str(index) for index in range(len(found))]
+        if absent := [one for one in indices if not one.isdecimal() or int(one) >= len(found)]:
+            parser.error(f"no GPU {', '.join(absent)}; this machine has {len(found)}, with indices from 0")
+        gpus = [found[int(index)] for index in indices]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(LEFT))
         lanes = [Lane(gpu, place, len(gpus), results) for place, gpu in enumerate(gpus)]
         left = [step for step in steps if ended_of(step, results) is None]
         run(left, lanes, time.monotonic() + 60.0 * given.minutes)

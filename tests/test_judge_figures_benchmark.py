@@ -24,7 +24,7 @@ def test_a_step_runs_once_and_its_failure_is_shown(tmp_path: Path) -> None:
     (tmp_path / "checkout" / "KernelBench" / "level1").mkdir(parents=True)
     unknown = run(tmp_path, "--steps", "copies-4")
     assert unknown.returncode == 2 and "unknown steps: copies-4; choose from copies-3-even" in unknown.stderr
-    only = ("--gpus", "0", "--steps", "copies-1")  # There are no problems, so the step fails.
+    only = ("--gpus", "none", "--steps", "copies-1")  # There are no problems, so the step fails.
     left = run(tmp_path, *only, "--minutes", "0")
     assert left.returncode == 3 and left.stdout.splitlines()[1].split()[:2] == ["copies-1", "left"]
     failed = run(tmp_path, *only)

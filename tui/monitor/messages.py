@@ -44,7 +44,7 @@ class RowsReshaped(Message):
 
 
 class FilterEdited(Message):
-    """The text of the tree's filter is now ``text``. ``dropped`` is true if the user pressed esc to clear the filter."""
+    """The text of the tree's filter is now ``text``. ``dropped``: whether the user pressed esc to clear the filter."""
 
     def __init__(self, text: str, *, dropped: bool = False) -> None:
         super().__init__()

@@ -195,8 +195,8 @@ def _refuse_missing_gpu(paths: SessionPaths) -> None:
     said += f" To watch the recorded search: {program()} replay {paths.name}"
     if all(entry.startswith("builtin:") for entry in config.problems):
         said += (
-            f'\nTo search the same problems here, copy {file}, set evaluation.device to "auto" and sessions to "sessions" '
-            "in the copy, and run the copy"
+            f'\nTo search the same problems here, copy {file}, set evaluation.device to "auto" and sessions to '
+            '"sessions" in the copy, and run the copy'
         )
     raise Failure(said, ExitCode.NO_TOOLS)
 

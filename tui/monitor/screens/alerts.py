@@ -57,7 +57,7 @@ class AlertsScreen(ModalScreen[Settings | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(
-                "Alerts: new best kernels, waiting prompts, used-up budgets, stalled or dead engines, the end of a search",
+                "Alerts: new best kernels, waiting prompts, used-up budgets, stalled or dead engines, ended searches",
                 markup=False,
             )
             yield OptionList(*(Option(f"{way}: {about}") for way, about in WAYS), markup=False, id="ways")
