@@ -117,13 +117,17 @@ COMMANDS = {
         "headline-h200 is not a benchmark; to continue it: kernel-tui resume headline-h200",
         ["bench --resume headline-h200"],
     ),
+    "too large a number": (
+        ExitCode.USAGE,
+        "is above the maximum of 1,000,000,000,000",
+        ["resume by-hand --rounds 100000000000000000000"],
+    ),
     "no such number": (
         ExitCode.USAGE,
         "is not",
         [
             "resume by-hand --minutes nan",
             "budget by-hand --dollars 1e400",
-            "resume by-hand --rounds 100000000000000000000",
             "replay by-hand --speed inf",
         ],
     ),
