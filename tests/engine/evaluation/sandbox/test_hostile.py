@@ -19,7 +19,7 @@ CASES = {
             }"""
         },
         "memory",
-        "GiB of memory",
+        "GiB; use less memory",
     ),
     "forks": ({"after": "fork();"}, "forbidden", "start a process"),
     "starts threads without end": (
