@@ -7,7 +7,7 @@ from __future__ import annotations
 from engine.problem.spec import Language
 from engine.proposers.protocol import IdeaDraft
 
-_ANY = "Write the most direct version of the idea: few moving parts, and every index checked twice."
+_ANY = "Write the most direct version of the idea, with few moving parts."
 _KEEPING = "Keep what the idea fixes, and vary what it leaves open, especially sizes and unrolling."
 
 _CUDA = (

@@ -92,11 +92,12 @@ def device_lines(task: Task) -> list[str]:
     else:
         lines.append(f"{device.name}, {device.arch}, {threads} threads, {device.memory_bytes / 2**30:.0f} GiB")
         if device.features:
-            lines.append(f"vector extensions: {', '.join(device.features)}{_vector_peak(device.features)}")
+            named = [feature for feature in device.features if feature not in _implied(device.features)]
+            lines.append(f"vector extensions: {', '.join(named)}{_vector_peak(device.features)}")
         if device.caches:
             lines.append(f"data caches: {', '.join(device.caches)}")
     if (bandwidth := _bandwidth_gbs(task)) is not None:
-        of_this_size = " (for a copy of this problem's size)" if bandwidth != device.bandwidth_gbs else ""
+        of_this_size = " (at this problem's size)" if bandwidth != device.bandwidth_gbs else ""
         lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")
     if device.peak_gflops:
         how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product or convolution"
@@ -112,12 +113,19 @@ def device_lines(task: Task) -> list[str]:
     return lines
 
 
+def _implied(features: tuple[str, ...]) -> set[str]:
+    """Return the vector extensions that every processor with the newest of ``features`` has."""
+    if "avx512f" in features:
+        return {"sse4_2", "avx", "avx2", "fma", "f16c"}
+    return {"sse4_2", "avx"} if "avx2" in features else set()
+
+
 def _vector_peak(features: tuple[str, ...]) -> str:
     """Describe the theoretical peak of x86 vector units per core. The prompt contains this peak, because rates measured
     on a busy machine are too low.
     """
     if "avx512f" in features:
-        return "; peak per core: 64 fp32 FLOP per cycle with two 512-bit FMA units, 32 with one"
+        return "; peak per core: 64 fp32 FLOP per cycle (32 with a single FMA unit)"
     return "; peak per core: 32 fp32 FLOP per cycle" if {"avx2", "fma"} <= set(features) else ""
 
 
@@ -167,10 +175,11 @@ def score(task: Task, kernel: Kernel) -> str:
         said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
     if task.problem.sol_bytes:
         said.append(f"{task.problem.sol_bytes / ms / 1e6:,.0f} GB/s of necessary traffic")
-    if task.problem.flops:
-        said.append(f"{task.problem.flops / ms / 1e6:,.0f} GFLOP/s")
+    if (gflops := (task.problem.flops or 0) / ms / 1e6) >= 1.0:
+        said.append(f"{gflops:,.0f} GFLOP/s")
     if kernel.runoff_ratio is not None:
-        said.append(f"{kernel.runoff_ratio:.2f}x the fastest time in the runoff")
+        ratio = f"{kernel.runoff_ratio:.2f}"
+        said.append("fastest in the runoff" if ratio == "1.00" else f"{ratio}x the fastest time in the runoff")
     return ", ".join(said)
 
 

@@ -22,8 +22,12 @@ _LAUNCH_MS = 0.006
 """Time, in ms, below which launch overhead limits a CUDA kernel."""
 _SHOWN = 0.005
 """The smallest share of the arithmetic rate to show."""
+_LEAST_KIND = 0.005
+"""Minimum share of a kernel's instructions that a kind must have to be part of the profile."""
 _MOST_KINDS = 9
 """Maximum number of instruction kinds in a profile."""
+_FEW_KINDS = 4
+"""Maximum number of instruction kinds in a brief profile."""
 _MOST_LAUNCHES = 2
 """Maximum number of different launches in a profile."""
 _MEASURED = {
@@ -37,8 +41,8 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
     """Return a kernel's profile with one fact per line. Include the bottleneck only if hardware counters or the
     kernel's time are known.
 
-    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and no instructions
-    if there are counters.
+    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters, launches and kinds of
+    instructions, and no instructions if there are counters.
     """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
@@ -60,7 +64,7 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
         lines.append(f"{build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, {shared}")
         lines += _occupancy_lines(task.device.arch, build.registers, build.shared_bytes or 0, kernel.source)
     if build.instructions and not (brief and measured is not None):
-        lines.append(_instructions_line(build.instructions))
+        lines.append(_instructions_line(build.instructions, _FEW_KINDS if brief else _MOST_KINDS))
     return lines
 
 
@@ -84,8 +88,8 @@ def bottleneck(task: Task, ms: float) -> str:
         )
     if reach < _CLEAR:
         return (
-            f"latency or extra work. The kernel reaches only {figures}, so threads wait, the kernel reads memory more "
-            "than once, or unnecessary instructions dominate."
+            f"latency or extra work. The kernel reaches only {figures}: it waits, reads memory more than once, or runs "
+            "unnecessary instructions."
         )
     room = max(1.0, 1 / reach)
     if nearest == "memory":
@@ -155,9 +159,11 @@ def _occupancy_words(one: Occupancy) -> str:
     )
 
 
-def _instructions_line(counts: dict[str, int]) -> str:
-    kinds = sorted((item for item in counts.items() if item[0] != "instructions"), key=lambda item: -item[1])
-    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds[:_MOST_KINDS])
+def _instructions_line(counts: dict[str, int], most: int) -> str:
+    least = _LEAST_KIND * counts["instructions"]
+    kinds = [(kind, count) for kind, count in counts.items() if kind != "instructions" and count >= least]
+    kinds.sort(key=lambda item: -item[1])
+    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds[:most])
     return f"machine code, loops counted once: {counts['instructions']:,} instructions" + (
         f", of which {named}" if named else ""
     )

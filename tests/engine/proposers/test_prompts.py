@@ -67,7 +67,7 @@ BOARD = Board(
     ("language", "words"),
     [
         ("cu", ["CUDA C++17", "sm_90a", "227 KiB", "copy bandwidth: 4,300 GB/s", "stream", "cold L2"]),
-        ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 25 GB/s (for a copy of"]),
+        ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 25 GB/s (at this"]),
         ("py", ["class ModelNew", "Do not use `try`"]),
         ("triton", ["class ModelNew", "@triton.jit", "TF32 exceeds the tolerance", "```python"]),
     ],
