@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.session.records.verdict import Verdict
 from tui.text import format as fmt
+from tui.text.certainty import remarks_of
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,8 @@ def test_cut_names_stay_different(width: int) -> None:
     shown = fmt.fit_apart(names, width)
     assert len(set(shown)) == len(names) and all(len(one) <= width for one in shown)
     assert {one for one in shown if "…" not in one} == {one for one in names if len(one) <= width}
+
+
+def test_a_remark_of_every_timing_process_is_shown_once() -> None:
+    flags = ("other programs used 36% of the CPU", "calls a library", "other programs used 4.5% of the CPU")
+    assert remarks_of(Verdict(status="correct", flags=flags)) == [flags[2], flags[1]]

@@ -14,11 +14,25 @@ from engine.proposers.llm.model_protocol import Prompt
 from engine.proposers.mailbox import Mailbox
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
+from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
 from tui.monitor.screens.confirm import NoticeScreen
 from tui.monitor.screens.reply import ReplyScreen
-from tui.monitor.steering.plans import plan_prune
+from tui.monitor.steering.plans import plan_prune, plan_stop
+
+
+def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    flight = state.in_flight()
+    for number, variant in enumerate(flight):
+        variant.stage = ("timing", "waiting", "queued")[min(number, 2)]
+    unstarted = len(flight) - 1
+    assert unstarted >= 1
+    noun = "waiting or queued evaluation" + ("s" if unstarted > 1 else "")
+    said = f"This cancels 1 running evaluation and drops {unstarted} {noun}."
+    assert said in plan_stop(state, after_round=False).question
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")

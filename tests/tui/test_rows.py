@@ -141,6 +141,25 @@ def test_a_filter_shows_matches_and_the_way_to_them() -> None:
     assert [row.kind for row in rows.rows] == ["problem", "round", "idea", "variant"]
 
 
+def test_a_kernel_with_known_machine_code_has_the_other_kernels_figures() -> None:
+    rows = grown(sort="speedup")
+    state = rows.state
+    best = state.variants[state.problems["softmax"].best or ""]
+    other = next(one for one in state.variants.values() if one.idea == best.idea and one is not best)
+    verdict = Verdict(status="correct", reason=f"same machine code as {best.id}", same_code_as=best.id)
+    state.apply(Recorded(state.seq + 1, 5000.0, ev.VerdictGiven(variant=other.id, verdict=verdict)))
+
+    sorts: tuple[SortKey, ...] = ("speedup", "time")
+    for sort in sorts:
+        view = TreeRows(state, View(sort=sort))
+        view.set_filter(best.idea)
+        of_idea = [row.id for row in view.rows if row.match and row.kind == "variant"]
+        assert len(of_idea) > 2 and set(of_idea[:2]) == {best.id, other.id}, of_idea
+    matching = TreeRows(state, View())
+    matching.set_filter(f">{(best.speedup or 0.0) * 0.99}")
+    assert {best.id, other.id} <= {row.id for row in matching.rows if row.match}
+
+
 def test_a_filter_finds_the_kernels_of_a_host() -> None:
     state, search = SessionState(), Search(Shape(problems=1))
     hosts = {

@@ -15,7 +15,7 @@ from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import SessionState, VariantState
 from tui.compare.comparison import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
-from tui.text.certainty import over_compile_words
+from tui.text.certainty import over_compile_words, remarks_of
 from tui.text.glyphs import stage_words, standing_of
 from tui.text.runoff_text import place_in_runoff
 from tui.text.sanitize import one_line
@@ -204,7 +204,11 @@ def _speed(state: SessionState, variants: Sequence[VariantState], tolerance: Ses
             Row("rel. error", tuple(_error(one, "max_rel_error") for one in verdicts), "less", margin=ERROR_MARGIN),
             Row("KernelBench", tuple(words(_by_kernelbench(one)) for one in verdicts), fold=2),
             Row("other sizes", tuple(words(_at_sizes(one)) for one in variants), fold=3),
-            Row("remarks", tuple(words("; ".join(one.flags) if one is not None else None) for one in verdicts), fold=4),
+            Row(
+                "remarks",
+                tuple(words("; ".join(remarks_of(one)) if one is not None else None) for one in verdicts),
+                fold=4,
+            ),
         )
     )
 

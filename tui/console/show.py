@@ -24,7 +24,7 @@ from tui.console.tables import (
     print_variants,
     print_verdict,
 )
-from tui.text.certainty import PER_SEARCH, correction_words, round_speedup_words, sol_words
+from tui.text.certainty import PER_SEARCH, correction_words, remarks_of, round_speedup_words, sol_words
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
@@ -176,7 +176,7 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         _field("checks", _checks_in_words(verdict))
     if verdict.kernelbench is not None:
         _field("KernelBench", one_line(kernelbench_words(verdict.kernelbench)))
-    for flag in verdict.flags:
+    for flag in remarks_of(verdict):
         _field("remark", one_line(flag))
     _field("", "--full adds the evidence and the source")
 

@@ -48,7 +48,7 @@ from engine.session.records.verdict_text import (
 from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import SessionState
 from tui.console.clean_console import PIPE_LINE, PIPE_WIDTH, clean_console, print_prose
-from tui.text.certainty import PER_SEARCH, comparable_ms, comparable_words, sol_words
+from tui.text.certainty import PER_SEARCH, comparable_ms, comparable_words, remarks_of, sol_words
 from tui.text.format import age, milliseconds
 from tui.text.glyphs import stage_words
 from tui.text.runoff_text import BY_RUNOFF, SCALED, why_no_star
@@ -448,7 +448,7 @@ def verdict_facts(
         facts.append(("pattern", verdict.pattern))
     if verdict.kernelbench is not None:
         facts.append(("KernelBench's rules", one_line(kernelbench_words(verdict.kernelbench))))
-    facts += [("remark", flag) for flag in verdict.flags]
+    facts += [("remark", flag) for flag in remarks_of(verdict)]
     if verdict.stage_s:
         facts.append(
             ("stages, seconds", ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in verdict.stage_s.items()))

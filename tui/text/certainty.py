@@ -1,8 +1,9 @@
-"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain figures."""
+"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain figures, and a verdict's remarks."""
 
 from __future__ import annotations
 
 import math
+import re
 
 from engine.session.records.speedup_text import marked, sol_percent, speedup
 from engine.session.records.verdict import Verdict
@@ -16,6 +17,7 @@ PER_SEARCH = "measured once per search"
 """When a search measures the device's peaks, for ``sol_words``."""
 _NOTED = 0.01
 """The smallest relative change of a round's figure that displays mention."""
+_FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 
 def sol_words(verdict: Verdict, measured: str = "") -> str | None:
@@ -27,6 +29,13 @@ def sol_words(verdict: Verdict, measured: str = "") -> str | None:
         return None
     bound = f"SOL {milliseconds(verdict.sol_ms)} ms" + (f" ({measured})" if measured else "")
     return f"{sol_percent(verdict.sol_share)}% = {bound} / kernel {milliseconds(verdict.kernel.median_ms)} ms"
+
+
+def remarks_of(verdict: Verdict) -> list[str]:
+    """Return the verdict's remarks. Each timing process makes its own, so of remarks that differ only in their figures,
+    return the last.
+    """
+    return list({_FIGURE.sub("#", flag): flag for flag in verdict.flags}.values())
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:

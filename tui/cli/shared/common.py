@@ -103,8 +103,9 @@ def _sessions_to_name(error: click.ClickException) -> str:
         return ""
     from engine.session.store import list_sessions
 
-    names = [one.name for one in list_sessions(sessions_root(error.ctx))[:MOST_SESSIONS]]
-    return f" Sessions, newest first: {', '.join(names)}" if names else ""
+    names = [one.name for one in list_sessions(sessions_root(error.ctx))]
+    more = f", and {len(names) - MOST_SESSIONS} more (kernel-tui sessions)" if len(names) > MOST_SESSIONS else ""
+    return f" Sessions, newest first: {', '.join(names[:MOST_SESSIONS])}{more}" if names else ""
 
 
 def _exit_code(error: Exception) -> ExitCode | None:

@@ -18,6 +18,7 @@ from tui.view.model import Model
 from tui.view.next_steps import more_minutes, other_end, rounds_without_work
 from tui.view.spend import caps_of
 
+_UNSTARTED = ("waiting", "queued")
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 
 GONE = "The session was moved or deleted. Open it at its new location: kernel-tui attach DIRECTORY"
@@ -199,7 +200,7 @@ def _costs_below(change: requests.ChangeBudget | requests.ChangeShare, spend: Sp
 
 def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
     flight = state.in_flight()
-    busy = sum(variant.stage != "queued" for variant in flight)
+    busy = sum(variant.stage not in _UNSTARTED for variant in flight)
     question: tuple[str, ...]
     if after_round:
         question = ("Stop the search after the running rounds?", _KEPT)
@@ -222,13 +223,13 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     branch = state.branch(node)
     variants = [state.variants[name] for name in branch if name in state.variants]
     ideas = sum(name in state.ideas for name in branch)
-    running = sum(variant.stage not in (None, "queued") for variant in variants)
-    queued = sum(variant.stage == "queued" for variant in variants)
+    running = sum(variant.stage is not None and variant.stage not in _UNSTARTED for variant in variants)
+    unstarted = sum(variant.stage in _UNSTARTED for variant in variants)
     lines = [f"Prune {node}?"]
     if branch != {node}:
         lines.append(f"The branch contains {_count(ideas, 'idea')} and {_count(len(variants), 'kernel')}.")
-    if running or queued:
-        lines.append(_what_stops(running, queued))
+    if running or unstarted:
+        lines.append(_what_stops(running, unstarted))
     bests = [problem.id for problem in state.problems.values() if problem.best in branch]
     for problem in bests:
         best = state.variants[state.problems[problem].best or ""]
@@ -239,10 +240,10 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     return (*lines, "Until you restore them (d again, or z), pruned kernels cannot be parents or the best.")
 
 
-def _what_stops(running: int, queued: int) -> str:
-    """Say what happens to the running and queued evaluations. At least one of the two numbers must be above 0."""
+def _what_stops(running: int, unstarted: int) -> str:
+    """Say what happens to the evaluations. At least one of the two numbers must be above 0."""
     both = [f"cancels {_count(running, 'running evaluation')}"] if running else []
-    both += [f"drops {_count(queued, 'queued evaluation')}"] if queued else []
+    both += [f"drops {_count(unstarted, 'waiting or queued evaluation')}"] if unstarted else []
     return f"This {' and '.join(both)}."
 
 

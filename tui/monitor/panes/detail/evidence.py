@@ -22,7 +22,7 @@ from tui.monitor.panes.detail.text import field, heading, printed, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import over_compile_words, sol_words
+from tui.text.certainty import over_compile_words, remarks_of, sol_words
 from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
@@ -115,7 +115,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         lines.append(field("max error", shown, palette))
     if verdict.precision:
         lines.append(field("precision", precision_words(verdict), palette))
-    lines += [field("remark", flag, palette, palette.warn) for flag in verdict.flags]
+    lines += [field("remark", flag, palette, palette.warn) for flag in remarks_of(verdict)]
     return lines
 
 

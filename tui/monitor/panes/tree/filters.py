@@ -12,6 +12,7 @@ from engine.session.records.events import BY_HAND
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.text.format import transformation_label
+from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
 
 HELP = (
@@ -69,7 +70,8 @@ class Matcher(Struct, frozen=True):
     below: float | None
 
     def variant(self, state: SessionState, variant: VariantState) -> bool:
-        figures = figures_of(state, variant) if self.above is not None or self.below is not None else None
+        compares = self.above is not None or self.below is not None
+        figures = figures_of(state, twin_of(state, variant) or variant) if compares else None
         speedup = figures.speedup if figures is not None else None
         if self.above is not None and (speedup is None or speedup <= self.above):
             return False

@@ -18,6 +18,7 @@ from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.monitor.panes.tree.filters import Matcher, parse_filter
 from tui.monitor.panes.tree.lineage import first_kernels, lineage_rows, put_in
+from tui.text.same_code import twin_of
 from tui.view.row import Row
 
 Mode = Literal["round", "lineage"]
@@ -256,9 +257,10 @@ class TreeRows:
 
     def _rank(self, variant: VariantState) -> float:
         """Return the kernel's sort key: the highest speedup, the shortest time or the newest kernel comes first."""
+        timed = twin_of(self.state, variant) or variant
         if self.view.sort == "speedup":
-            return -comparable_speedup(self.state, variant)
+            return -comparable_speedup(self.state, timed)
         if self.view.sort == "time":
-            figures = figures_of(self.state, variant)
+            figures = figures_of(self.state, timed)
             return figures.ms if figures is not None else float("inf")
         return -variant.written_at
