@@ -125,7 +125,7 @@ def _vector_peak(features: tuple[str, ...]) -> str:
     on a busy machine are too low.
     """
     if "avx512f" in features:
-        return "; peak per core: 64 fp32 FLOP per cycle (32 with a single FMA unit)"
+        return "; peak per core: 64 fp32 FLOP per cycle (32 with one FMA unit)"
     return "; peak per core: 32 fp32 FLOP per cycle" if {"avx2", "fma"} <= set(features) else ""
 
 
@@ -161,8 +161,10 @@ def cost_line(task: Task) -> str:
     return ", ".join(said)
 
 
-def score(task: Task, kernel: Kernel) -> str:
-    """Describe a kernel's result in one line: time, speedups, % SOL, bandwidth and operations per second."""
+def score(task: Task, kernel: Kernel, *, brief: bool = False) -> str:
+    """Describe a kernel's result in one line: time, speedups, % SOL and, unless ``brief``, bandwidth and operations per
+    second.
+    """
     verdict = kernel.verdict
     if not verdict.correct or verdict.kernel is None or verdict.speedup is None:
         reason = verdict.reason.strip().splitlines()
@@ -173,9 +175,9 @@ def score(task: Task, kernel: Kernel) -> str:
         said.append(f"{speedup(kernel.over_compile)} over torch.compile")
     if task.sol_ms is not None:
         said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
-    if task.problem.sol_bytes:
+    if task.problem.sol_bytes and not brief:
         said.append(f"{task.problem.sol_bytes / ms / 1e6:,.0f} GB/s of necessary traffic")
-    if (gflops := (task.problem.flops or 0) / ms / 1e6) >= 1.0:
+    if (gflops := (task.problem.flops or 0) / ms / 1e6) >= 1.0 and not brief:
         said.append(f"{gflops:,.0f} GFLOP/s")
     if kernel.runoff_ratio is not None:
         ratio = f"{kernel.runoff_ratio:.2f}"

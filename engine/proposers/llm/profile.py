@@ -26,7 +26,7 @@ _LEAST_KIND = 0.005
 """Minimum share of a kernel's instructions that a kind must have to be part of the profile."""
 _MOST_KINDS = 9
 """Maximum number of instruction kinds in a profile."""
-_FEW_KINDS = 4
+_FEW_KINDS = 3
 """Maximum number of instruction kinds in a brief profile."""
 _MOST_LAUNCHES = 2
 """Maximum number of different launches in a profile."""

@@ -178,7 +178,7 @@ class Prompts:
             "fence_of": fence_of,
             "device": facts.device_lines(task),
             "cost": facts.cost_line(task),
-            "score": lambda kernel: facts.score(task, kernel),
+            "score": lambda kernel, brief=False: facts.score(task, kernel, brief=brief),
             "profile": lambda kernel: profile_lines(task, kernel, brief=purpose != "ideas"),
             # Templates of earlier versions use this name too.
             "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),
