@@ -364,11 +364,12 @@ class DetailPane(Pane):
         other = state.variants.get(others[self.against] or "")
         if other is None:
             why = {
-                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with.",
+                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with. Press D to compare it "
+                "with the best kernel.",
                 "best": "There is no best kernel yet.",
                 "marked": "No kernel is marked. Press m on a kernel.",
             }
-            return [line((why[self.against], palette.dim))]
+            return wrapped(why[self.against], palette.dim, self.view.size.width)
         name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
         return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
 
