@@ -33,6 +33,8 @@ def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths
     noun = "waiting or queued evaluation" + ("s" if unstarted > 1 else "")
     said = f"This cancels 1 running evaluation and drops {unstarted} {noun}."
     assert said in plan_stop(state, after_round=False).question
+    of_one = plan_prune(state, flight[1].id).question
+    assert "This drops 1 waiting or queued evaluation." in of_one
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")

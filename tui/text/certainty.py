@@ -17,7 +17,7 @@ PER_SEARCH = "measured once per search"
 """When a search measures the device's peaks, for ``sol_words``."""
 _NOTED = 0.01
 """The smallest relative change of a round's figure that displays mention."""
-_FIGURE = re.compile(r"\d+(?:\.\d+)?")
+_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?=x?(?!\w|\.\d))")
 
 
 def sol_words(verdict: Verdict, measured: str = "") -> str | None:
@@ -33,9 +33,13 @@ def sol_words(verdict: Verdict, measured: str = "") -> str | None:
 
 def remarks_of(verdict: Verdict) -> list[str]:
     """Return the verdict's remarks. Each timing process makes its own, so of remarks that differ only in their figures,
-    return the last.
+    return the one with the largest figures.
     """
-    return list({_FIGURE.sub("#", flag): flag for flag in verdict.flags}.values())
+    shown: dict[str, str] = {}
+    for flag in sorted(verdict.flags, key=lambda flag: [float(figure) for figure in _FIGURE.findall(flag)]):
+        shown[_FIGURE.sub("#", flag)] = flag
+    kinds = dict.fromkeys(_FIGURE.sub("#", flag) for flag in verdict.flags)
+    return [shown[kind] for kind in kinds]
 
 
 def comparable_words(state: SessionState, variant: VariantState | None) -> str:

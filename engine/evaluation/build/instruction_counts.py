@@ -21,7 +21,7 @@ Run = Callable[[list[str], Path], Awaitable[tuple[int, str]]]
 """A function that runs a command in a directory, and returns the command's exit code and output."""
 
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
-_SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+SASS_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in {
         "tensor core operations": r"(?:[HIDQBO]G?MMA|UTC\w*MMA)\b",
@@ -86,7 +86,7 @@ async def _cuda(library: Path, run: Run) -> dict[str, int]:
 def _sass_kinds(operations: list[str]) -> Counter[str]:
     counts = Counter(instructions=len(operations)) if operations else Counter[str]()
     for operation in operations:
-        kind = next((kind for kind, pattern in _SASS_KINDS if pattern.match(operation)), None)
+        kind = next((kind for kind, pattern in SASS_KINDS if pattern.match(operation)), None)
         if kind in _WIDE:
             width = _WIDTH.search(operation)
             kind = f"{kind} of {width[1] if width else '32'} bits"

@@ -105,9 +105,8 @@ def device_lines(task: Task) -> list[str]:
     limits = ARCHITECTURES.get(device.arch.rstrip("af")) if device.kind == "cuda" else None
     if limits is not None:
         lines.append(
-            f"at most {limits.shared_kib} KiB of shared memory per block (above 48 KiB: dynamic, after "
-            f"cudaFuncSetAttribute); per SM {_shared_of_sm(device.arch, limits)}, {limits.threads_per_sm} threads, "
-            f"65,536 registers, {limits.lanes} fp32 lanes"
+            f"at most {limits.shared_kib} KiB of shared memory per block; per SM {_shared_of_sm(device.arch, limits)}, "
+            f"{limits.threads_per_sm} threads, 65,536 registers, {limits.lanes} fp32 lanes"
         )
         lines.append(limits.units)
     return lines
@@ -180,8 +179,8 @@ def score(task: Task, kernel: Kernel, *, brief: bool = False) -> str:
     if (gflops := (task.problem.flops or 0) / ms / 1e6) >= 1.0 and not brief:
         said.append(f"{gflops:,.0f} GFLOP/s")
     if kernel.runoff_ratio is not None:
-        ratio = f"{kernel.runoff_ratio:.2f}"
-        said.append("fastest in the runoff" if ratio == "1.00" else f"{ratio}x the fastest time in the runoff")
+        slower = f"{kernel.runoff_ratio:.2f}x the fastest time in the runoff"
+        said.append(slower if kernel.runoff_ratio > 1.0 else "fastest in the runoff")
     return ", ".join(said)
 
 

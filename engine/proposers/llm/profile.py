@@ -22,12 +22,19 @@ _LAUNCH_MS = 0.006
 """Time, in ms, below which launch overhead limits a CUDA kernel."""
 _SHOWN = 0.005
 """The smallest share of the arithmetic rate to show."""
+TELLING = {
+    "tensor core operations",
+    "bulk copies (TMA)",
+    "asynchronous copies (cp.async)",
+    "local memory accesses (spills)",
+}
+"""Instruction kinds that a profile always counts, because a single one does much work or costs much time."""
 _LEAST_KIND = 0.005
-"""Minimum share of a kernel's instructions that a kind must have to be part of the profile."""
+"""Minimum share of a kernel's instructions that any other kind must have to be part of the profile."""
 _MOST_KINDS = 9
-"""Maximum number of instruction kinds in a profile."""
+"""Maximum number of other instruction kinds in a profile."""
 _FEW_KINDS = 3
-"""Maximum number of instruction kinds in a brief profile."""
+"""Maximum number of other instruction kinds in a brief profile."""
 _MOST_LAUNCHES = 2
 """Maximum number of different launches in a profile."""
 _MEASURED = {
@@ -160,10 +167,10 @@ def _occupancy_words(one: Occupancy) -> str:
 
 
 def _instructions_line(counts: dict[str, int], most: int) -> str:
+    kinds = sorted((item for item in counts.items() if item[0] != "instructions"), key=lambda item: -item[1])
     least = _LEAST_KIND * counts["instructions"]
-    kinds = [(kind, count) for kind, count in counts.items() if kind != "instructions" and count >= least]
-    kinds.sort(key=lambda item: -item[1])
-    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds[:most])
+    others = [kind for kind, count in kinds if kind not in TELLING and count >= least][:most]
+    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds if kind in TELLING or kind in others)
     return f"machine code, loops counted once: {counts['instructions']:,} instructions" + (
         f", of which {named}" if named else ""
     )

@@ -6,7 +6,7 @@ The pane imports a tab's module when it first shows the tab, since the monitor's
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
@@ -27,6 +27,7 @@ from tui.monitor.panes.pane import Pane
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.glyphs import glyph, standing_of
 from tui.text.runoff_text import BY_RUNOFF, why_no_star
+from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
 from tui.view.activity import OPENING, activity_of
 from tui.view.model import Model
@@ -364,8 +365,8 @@ class DetailPane(Pane):
         other = state.variants.get(others[self.against] or "")
         if other is None:
             why = {
-                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with. Press D to compare it "
-                "with the best kernel.",
+                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with."
+                f"{' Press D to compare it with the best kernel.' if others['best'] not in (None, subject.id) else ''}",
                 "best": "There is no best kernel yet.",
                 "marked": "No kernel is marked. Press m on a kernel.",
             }
@@ -413,4 +414,4 @@ def subject_of(model: Model, row: Row | None) -> VariantState | None:
         rounds = state.problems[problem].rounds if problem in state.problems else []
         names = next((one.variants for one in rounds if one.number == int(number)), [])
     variants = [state.variants[name] for name in names]
-    return max(variants, key=partial(comparable_speedup, state), default=None)
+    return max(variants, key=lambda one: comparable_speedup(state, twin_of(state, one) or one), default=None)
