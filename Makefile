@@ -1,7 +1,7 @@
 # make run      installs everything and runs the search of config.toml
 # make test     installs everything and runs linters, type checks and tests      (make test ARGS="-k softmax")
 # make lint     runs linters, type checks and a strict build of the manual, but no tests
-# make docs     builds the manual into build/site
+# make docs     updates the generated parts of the reference pages, and builds the manual into build/site
 # make gallery  judges every exploit in each language, every honest kernel in each setting, and every library call, and
 #               resumes a session of every past format; `make test` does so for a fixed sample
 # make clean    removes the virtual environment and the checkout's caches, but no sessions
@@ -45,6 +45,7 @@ lint: $(VENV)/.installed-dev
 	$(BUILD_DOCS)
 
 docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
 	$(BUILD_DOCS)
 	@echo "make: the manual is in build/site/index.html"
 

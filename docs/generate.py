@@ -1,7 +1,8 @@
-"""An MkDocs hook that fills the reference pages from the program.
+"""Fill the reference pages from the program: python docs/generate.py
 
-During the site build, the hook replaces each line ``<!-- generate: NAME ARGUMENTS -->`` in a page with Markdown.
-``GENERATORS`` maps each name to the function that returns the Markdown. The source files stay unchanged.
+In a page, Markdown between the lines ``<!-- generate: NAME ARGUMENTS -->`` and ``<!-- end -->`` is generated.
+``GENERATORS`` maps each name to the function that returns the Markdown. The script updates the pages, and a test fails
+if a page is out of date.
 """
 
 from __future__ import annotations
@@ -32,13 +33,24 @@ from engine.session.records.events import AnyEvent
 from tui.cli.main import cli
 from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS
 
-MARKER = re.compile(r"^<!-- generate: ([a-z-]+)(.*?) -->$", re.MULTILINE)
+PAGES = Path(__file__).parent / "reference"
+GENERATED = re.compile(r"^(<!-- generate: ([a-z-]+)(.*?) -->)\n.*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
 _HELP_COLUMNS = 90
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace the markers of a page. MkDocs calls this function for every page."""
-    return MARKER.sub(lambda match: GENERATORS[match[1]](*match[2].split()), markdown)
+def filled(markdown: str) -> str:
+    """Return a page with up-to-date generated parts."""
+    return GENERATED.sub(
+        lambda match: f"{match[1]}\n\n{GENERATORS[match[2]](*match[3].split())}\n\n{match[4]}", markdown
+    )
+
+
+def main() -> None:
+    for page in sorted(PAGES.glob("*.md")):
+        before = page.read_text()
+        if (after := filled(before)) != before:
+            page.write_text(after)
+            print(f"updated {page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}")
 
 
 # Command line
@@ -322,3 +334,6 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "header": header,
     "keys": keys,
 }
+
+if __name__ == "__main__":
+    main()

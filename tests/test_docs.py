@@ -175,8 +175,14 @@ def test_the_site_has_every_command_key_event_number_and_exit_code(site: Path, g
             assert f"<code>{number.name}</code>" in pages["judge-numbers"], number
     codes = re.findall(r"<td><code>(\d+)</code></td>", (site / "reference" / "exit-codes.html").read_text())
     assert {int(code) for code in codes} == {int(code) for code in ExitCode}
-    for page in site.rglob("*.html"):
-        assert "<!-- generate:" not in page.read_text(), page
+
+
+def test_the_generated_parts_of_the_reference_are_up_to_date(generator: ModuleType) -> None:
+    pages = {page: page.read_text() for page in sorted(generator.PAGES.glob("*.md"))}
+    assert any("<!-- generate:" in text for text in pages.values())
+    for page, text in pages.items():
+        assert text.count("<!-- generate:") == len(generator.GENERATED.findall(text)), f"{page} has an unfinished part"
+        assert generator.filled(text) == text, f"{page} is out of date; run: make docs"
 
 
 def test_the_fields_of_events_have_the_names_that_the_file_has(site: Path) -> None:
