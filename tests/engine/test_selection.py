@@ -223,7 +223,7 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
     )
     assert why(selection, "v11") == (
         "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
-        "over eager); its own verdict was 32% faster (31.69x); only 1 is selected for speed"
+        "over eager); its own verdict was 48% faster (31.69x); only 1 is selected for speed"
     )
 
 

@@ -34,8 +34,12 @@ def speedup(value: float | None) -> str:
 
 
 def beside(slowdown: float, other: str = "") -> str:
-    """Format a quotient of times: ``58% slower than v8`` or, from twice the time, ``2.5 times as slow as v8``."""
-    times, percent = max(slowdown, 1 / slowdown), abs(slowdown - 1.0) * 100.0
+    """Format a quotient of times: ``58% slower than v8`` or, from twice the time, ``2.5 times as slow as v8``.
+
+    ``58% faster`` means 1.58 times as fast, as in the column ``change``.
+    """
+    times = max(slowdown, 1 / slowdown)
+    percent = 100.0 * (times - 1.0)
     if times < _TIMES:
         return f"{percent:.0f}% {'slower' if slowdown >= 1.0 else 'faster'}{f' than {other}' if other else ''}"
     figure = f"{times:.1f}".removesuffix(".0") if times < 10 else f"{times:.0f}"
