@@ -242,7 +242,8 @@ async def test_a_limit_where_there_was_none_has_no_undo(open_monitor: Any, engin
         engine.answer(ev.BudgetChanged(minutes=75.0, dollars=2.5))
         await monitor.until(lambda: not monitor.app.model.pending, "the answer")
         await monitor.press("z")
-        await monitor.until_shown("Nothing to undo.")
+        await monitor.until_shown("A new limit cannot be removed. To change it, press M.")
+        assert len(engine.commands()) == 1
 
 
 @pytest.mark.keys("MonitorScreen", "M")
@@ -670,6 +671,34 @@ async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(
         await monitor.until_shown("Nothing to undo.")
         await monitor.until(lambda: len(engine.commands()) == 4, "two undos")
         assert set(map(type, engine.commands()[2:])) == {requests.Unpin, requests.Resume}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (("S", "y"), "A stop cannot be undone. To search again, press R once the engine has stopped."),
+        (("r",), "Judging {best} again cannot be undone."),
+    ],
+)
+async def test_undo_takes_no_older_request_before_it_says_that_the_last_one_is_final(
+    open_monitor: Any, engine: Any, keys: tuple[str, ...], why: str
+) -> None:
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        for pressed in (("b",), keys):
+            before = len(engine.commands())
+            await monitor.press(*pressed)
+            await monitor.until(lambda before=before: len(engine.commands()) > before, "the request")
+            engine.answer(*([ev.NodePinned(node=best)] if pressed == ("b",) else []))
+            await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+
+        await monitor.press("z")
+        await monitor.until_shown(f"{why.format(best=best)} To undo the request before it, press z again.")
+        assert len(engine.commands()) == 2
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 3, "the undo")
+        assert engine.commands()[-1] == requests.Unpin(node=best)
 
 
 async def test_an_undo_that_the_next_engine_carries_out_counts(open_monitor: Any, engine: Any) -> None:

@@ -27,6 +27,8 @@ _MORE = "Press M to allow more rounds and resume."
 _ANOTHER = "More rounds might not help. Start a new session to search again."
 STARTS_AGAIN = "The search has stopped. New limits start it again."
 _KEPT = "All results are kept, and you can resume later."
+_STOP = "A stop cannot be undone. To search again, press R once the engine has stopped."
+_NEW_LIMIT = "A new limit cannot be removed. To change it, press M."
 
 
 def finished_words(model: Model, doing: str = "") -> str:
@@ -45,11 +47,13 @@ class Refused(Exception):
 class Step(Struct):
     """A request that the engine carried out, and the request that undoes it.
 
-    ``in_flight`` is true while the step's undo or redo is waiting for the engine's answer.
+    Without an ``inverse``, ``why_final`` says that the request cannot be undone. ``in_flight`` is true while the step's
+    undo or redo is waiting for the engine's answer.
     """
 
     forward: Command
-    inverse: Command
+    inverse: Command | None = None
+    why_final: str = ""
     undone: bool = False
     in_flight: bool = False
 
@@ -58,8 +62,9 @@ class Plan(Struct, frozen=True):
     """A request to the engine, with its confirmation and undo.
 
     The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation,
-    with the question itself in the first line. ``undoable`` says whether ``z`` undoes the request. Without an
-    ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes or redoes.
+    with the question itself in the first line. If the request cannot be undone, ``why_final`` says so and what to do
+    instead. Otherwise, without an ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes
+    or redoes.
     """
 
     command: Command
@@ -67,7 +72,7 @@ class Plan(Struct, frozen=True):
     node: str | None = None
     inverse: Command | None = None
     question: tuple[str, ...] = ()
-    undoable: bool = True
+    why_final: str = ""
     step: Step | None = None
 
 
@@ -121,7 +126,8 @@ def plan_retry(state: SessionState, node: str) -> Plan:
         raise Refused("Only a kernel can be judged again. Select one.")
     if variant.stage is not None:
         raise Refused(f"The engine is judging {node} now.")
-    return Plan(requests.Retry(variant=node), "judging again", node, undoable=False)
+    final = f"Judging {node} again cannot be undone."
+    return Plan(requests.Retry(variant=node), "judging again", node, why_final=final)
 
 
 def why_stays_stopped(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> str | None:
@@ -154,25 +160,25 @@ def plan_budget(model: Model, change: requests.ChangeBudget | requests.ChangeSha
         return _plan_share(model, change, starts=starts)
     changed = [name for name in _LIMITS if getattr(change, name) is not None]
     before = requests.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
-    known = all(getattr(before, name) is not None for name in changed)
+    final = "" if all(getattr(before, name) is not None for name in changed) else _NEW_LIMIT
     below = _below_what_is_spent(model, change)
     last = STARTS_AGAIN if starts else _KEPT
     question = ("Set a limit below the amount already spent?", *below, last) if below else ()
-    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+    return Plan(change, "changing the budget", None, None if final else before, question=question, why_final=final)
 
 
 def _plan_share(model: Model, change: requests.ChangeShare, *, starts: bool) -> Plan:
     cap = caps_of(model).get(change.model, Cap())
     changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
     before = requests.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
-    known = all(getattr(before, name) is not None for name in changed)
+    final = "" if all(getattr(before, name) is not None for name in changed) else _NEW_LIMIT
     spending = model.state.spending
     spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
     below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
     below += [STARTS_AGAIN] if below and starts else []
     of = one_line(change.model, 60) or "a problem"
     question = (f"Set a limit for {of} below the amount already spent?", *below) if below else ()
-    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+    return Plan(change, "changing the budget", None, None if final else before, question=question, why_final=final)
 
 
 def _below_what_is_spent(model: Model, change: requests.ChangeBudget) -> list[str]:
@@ -209,14 +215,14 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
             "stopping after the running rounds",
             None,
             question=question,
-            undoable=False,
+            why_final=_STOP,
         )
     question = (
         "Stop the search now?",
         *([_what_stops(busy, len(flight) - busy)] if flight else []),
         _KEPT,
     )
-    return Plan(requests.Stop(), "stopping the search", None, question=question, undoable=False)
+    return Plan(requests.Stop(), "stopping the search", None, question=question, why_final=_STOP)
 
 
 def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
@@ -265,10 +271,12 @@ class History(Struct):
             plan.step.in_flight = False
             plan.step.undone ^= handled.ok
             return
-        if not plan.undoable or not handled.ok:
+        if not handled.ok:
             return
-        step = Step(plan.command, plan.inverse) if plan.inverse is not None else None
-        if step is None and handled.node is not None:  # The request was a seed, so undo prunes its node.
+        step = None
+        if plan.inverse is not None or plan.why_final:
+            step = Step(plan.command, plan.inverse, plan.why_final)
+        elif handled.node is not None:  # The request was a seed, so undo prunes its node.
             step = Step(requests.Restore(node=handled.node), requests.Prune(node=handled.node))
         kept = [one for one in self._steps if not one.undone or one.in_flight]
         self._steps = [*kept, step] if step is not None else kept
@@ -281,14 +289,22 @@ class History(Struct):
     @property
     def undoes(self) -> bool:
         """Whether there is something to undo."""
-        return any(not step.undone and not step.in_flight for step in self._steps)
+        return any(step.inverse is not None and not step.undone and not step.in_flight for step in self._steps)
 
     def undo(self) -> Plan:
-        """Return the plan that undoes the last request. Raises Refused if there is nothing to undo."""
+        """Return the plan that undoes the last request. Raises Refused if there is nothing to undo.
+
+        If the last request cannot be undone, the refusal says why, and the next undo takes the request before it.
+        """
         for step in reversed(self._steps):
-            if not step.undone and not step.in_flight:
-                step.in_flight = True
-                return Plan(step.inverse, "undoing", _node(step.inverse), undoable=False, step=step)
+            if step.undone or step.in_flight:
+                continue
+            if step.inverse is None:
+                self._steps = [one for one in self._steps if one is not step]
+                more = " To undo the request before it, press z again." if self.undoes else ""
+                raise Refused(step.why_final + more)
+            step.in_flight = True
+            return Plan(step.inverse, "undoing", _node(step.inverse), step=step)
         raise Refused("Nothing to undo.")
 
     def redo(self) -> Plan:
@@ -296,7 +312,7 @@ class History(Struct):
         for step in self._steps:
             if step.undone and not step.in_flight:
                 step.in_flight = True
-                return Plan(step.forward, "redoing", _node(step.forward), undoable=False, step=step)
+                return Plan(step.forward, "redoing", _node(step.forward), step=step)
         raise Refused("Nothing to redo.")
 
 
