@@ -169,6 +169,29 @@ def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, se
     assert "fastest kernels" in kernel_tui("show", "small", "softmax").stdout
 
 
+def test_the_best_kernel_is_the_first_of_a_problems_fastest_kernels(
+    kernel_tui: KernelTui, session: SessionPaths
+) -> None:
+    state = opened(session).state
+    *ahead, best = state.leaders("softmax", 7)
+    writer = EventWriter(session)
+    for one in ahead:  # The intervals are wide, so that a tied kernel with a narrow interval wins the runoff.
+        known = one.verdict
+        assert known is not None and known.speedup is not None
+        wide = replace(known, speedup_low=known.speedup * 0.6, speedup_high=known.speedup * 1.4)
+        writer.append(VerdictGiven(variant=one.id, verdict=wide))
+    ratios = [(one.id, 1 + place / 100) for place, one in enumerate([*ahead, best])]
+    standings = tuple(Standing(name, 3.0 * ratio, ratio, 0.9, 1.1, True) for name, ratio in ratios)
+    writer.append(RunoffFinished(problem="softmax", round=2, standings=standings))
+    writer.close()
+    state = opened(session).state
+    assert state.problems["softmax"].best == best.id
+    assert best.id not in [one.id for one in state.standing_order("softmax", 5)]
+    table = kernel_tui("show", "small", "softmax").stdout.partition("fastest kernels")[2]
+    listed = re.findall(r"^ *(v\d+) ", table, re.MULTILINE)
+    assert len(listed) == 5 and listed[0] == best.id
+
+
 def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
     kernel_tui: KernelTui, session: SessionPaths
 ) -> None:

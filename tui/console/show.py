@@ -102,7 +102,9 @@ def show_problem(state: SessionState, name: str, tolerance: SessionTolerance, *,
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state, tolerance)
     echo("fastest kernels")
-    print_variants(state, [leader.id for leader in state.standing_order(name, LEADERS)], tolerance)
+    # Kernels that the runoffs overruled can have higher speedups than the best kernel.
+    order = sorted(state.standing_order(name), key=lambda one: one.id != problem.best)
+    print_variants(state, [leader.id for leader in order[:LEADERS]], tolerance)
 
 
 def show_idea(state: SessionState, name: str, tolerance: SessionTolerance) -> None:
