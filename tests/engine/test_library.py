@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine.daemon.launch import log_tail, start_engine
 from engine.devices.fact import DeviceFact
@@ -237,7 +238,7 @@ def test_a_new_search_begins_with_the_best_of_earlier_sessions(
     assert any(one.round == 0 for one in own) and any(one.round == 1 for one in own)
 
 
-def test_the_command(examples: Path, tmp_path: Path) -> None:
+def test_the_command(examples: Path, specs: dict[str, ProblemSpec], tmp_path: Path) -> None:
     run = KernelTui(tmp_path)
     found = run.json("kernels", "bold", "--sessions", examples / "sessions")
     assert [(one["session"], one["variant"], one["speedup"]) for one in found] == [
@@ -249,6 +250,12 @@ def test_the_command(examples: Path, tmp_path: Path) -> None:
     assert "swift" in shown.stdout and "9.00x" in shown.stdout and "v1 (best)" in shown.stdout
     idea = run("show", examples / "sessions" / "other", "i1").stdout
     assert re.search(r"^transformation +swift loops \(swift_loops\)$", idea, re.MULTILINE)
+    # The problem "a_columns" precedes "columns" in the order of names.
+    longer = structs.replace(specs["columns"], id="a_columns", name="a_columns")
+    write_session(tmp_path / "more", "longer", longer, {"swift": 9.0})
+    both = ("--sessions", tmp_path / "more", "--sessions", examples / "sessions")
+    assert [one["problem"] for one in run.json("kernels", "--problem", "Columns", *both)] == ["columns", "a_columns"]
+    assert [one["problem"] for one in run.json("kernels", "--problem", "column", *both)] == ["a_columns", "columns"]
     nothing = run("kernels", "nonsense", "--sessions", examples / "sessions")
     assert "5 correct kernels in 3 sessions" in nothing.stdout
     misnamed = run("kernels", "--problem", "colunms", "--sessions", examples / "sessions").stdout.strip()

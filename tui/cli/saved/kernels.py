@@ -15,7 +15,7 @@ from tui.console.echo import echo
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("--problem", help="List only kernels of problems whose name contains this text.")
+@click.option("--problem", help="List only kernels of problems whose name contains this text, an equal name first.")
 @click.option("--device", help="List only kernels judged on a device whose name contains this text.")
 @language_option("List only kernels in this language.")
 @click.option(
@@ -57,6 +57,9 @@ def kernels(
             raise Failure(f"--sessions {one}: no session in or below this directory", ExitCode.USAGE)
     library = read_library([*(named or (str(sessions_root(None)),)), *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
+    if problem is not None:
+        wanted = problem.casefold()
+        found.sort(key=lambda one: one.problem.casefold() != wanted)
     overview = not text and problem is None
     if overview:
         found = newest_first(found)
