@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -308,5 +309,9 @@ def test_the_command_compares_sessions(kernel_tui: KernelTui) -> None:
     assert [one["problems"][0]["result"]["speedup"] for one in found["sessions"]] == [2.0, 3.0]
     assert found["differing"] == {"search.rounds": ["3", "9"]}
     assert [one["name"] for one in kernel_tui.json("sessions", "b")] == ["b"]
+    (root / "b").rename(root / "b-h200")
+    text = kernel_tui("sessions", "--compare", "a", "b-h200").stdout
+    assert "leader: b-h200 on 1" in text and re.search(r"^ +a +b-h200 *$", text, re.MULTILINE)
+    assert [one["name"] for one in kernel_tui.json("sessions", "b-h200")] == ["b-h200"]
     assert kernel_tui("sessions", "--compare", "a").returncode == ExitCode.USAGE
     assert kernel_tui("sessions", "--compare", "a", "gone").returncode == ExitCode.NO_SESSION

@@ -153,7 +153,7 @@ def figures_of(state: SessionState, directory: Path, config: str, *, running: bo
     engine = state.engine
     word = "running" if running else "new" if engine is None else engine.stopped or "died"
     return SessionFigures(
-        name=state.name or directory.name,
+        name=directory.name,  # The session's config can have another name.
         directory=str(directory),
         state=word,
         created=state.created_at,
