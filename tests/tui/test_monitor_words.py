@@ -102,7 +102,7 @@ async def test_an_idea_whose_kernels_were_all_tried_says_so_in_its_row(engine: A
     engine.record(idea, ev.IdeaWaiting(idea="i900", reason="playbook has no kernel for it that had not been tried"))
     async with monitor_of(engine.paths) as monitor:
         assert monitor.app.monitor_screen.tree_view.select("i900")
-        await monitor.until_shown("i900  nothing left to try  tiles")
+        await monitor.until_shown("◇ i900  nothing left to try  tiles")
         await monitor.until_shown("no kernel: playbook has no kernel for it")
 
 

@@ -18,8 +18,10 @@ from engine.exit_codes import ExitCode
 from engine.export.training import records
 from engine.session.records.counters import DRAM, SM, TIME, KernelCounters, bottleneck_of
 from engine.session.records.events import (
+    BY_HAND,
     EngineStopped,
     IdeaProposed,
+    IdeaWaiting,
     ModelCallFailed,
     ModelCallStarted,
     NodePruned,
@@ -119,10 +121,19 @@ def test_show_says_that_an_idea_has_no_kernel(kernel_tui: KernelTui, session: Se
     about: dict[str, Any] = {"problem": "softmax", "round": 2, "parent": "v1", "category": "memory", "proposer": "you"}
     writer = EventWriter(session)
     writer.append(IdeaProposed(idea="i90", text="keep the row in registers", **about))
+    writer.append(IdeaProposed(idea="i91", text="use tiles", **{**about, "proposer": "playbook"}))
+    writer.append(IdeaWaiting(idea="i91", reason="the playbook has no untried kernel for this idea"))
+    writer.append(IdeaProposed(idea="i92", text="use fewer passes", **{**about, "proposer": BY_HAND}))
+    writer.append(IdeaWaiting(idea="i92", reason="no proposer in this session reads free text"))
     writer.close()
     lines = kernel_tui("show", "small", "i90").stdout.splitlines()
     assert lines[:2] == ["i90 of softmax, round 2, memory, by you", "keep the row in registers"]
     assert lines[-1].split() == ["kernels", "none", "yet"] and "verdict" not in "".join(lines)
+    tried = " ".join(kernel_tui("show", "small", "i91").stdout.split())
+    assert tried.endswith("kernels none: the playbook has no untried kernel for this idea")
+    assert "waiting" not in tried and "yet" not in tried
+    unwritten = " ".join(kernel_tui("show", "small", "i92").stdout.split())
+    assert unwritten.endswith("waiting no proposer in this session reads free text kernels none yet")
 
 
 def test_attach_without_a_name_opens_the_only_running_session(kernel_tui: KernelTui, session: SessionPaths) -> None:

@@ -118,15 +118,15 @@ def show_idea(state: SessionState, name: str, tolerance: SessionTolerance) -> No
         _field("transformation", label if label == name else f"{label} ({name})")
     if idea.parent is not None:
         _field("parent", idea.parent)
-    if idea.waiting:
-        _field("waiting", one_line(idea.waiting))
+    if idea.needs_kernel:
+        _field("waiting", one_line(idea.waiting or ""))
     for repeat in idea.repeats:
         _field("not judged", repeat_words(repeat))
     if idea.variants:
         print_variants(state, idea.variants, tolerance)
     else:
-        pruned = state.is_pruned(idea.id)
-        _field("kernels", "none: the idea is pruned" if pruned else "none yet", whole=True)
+        final = "the idea is pruned" if state.is_pruned(idea.id) else "" if idea.needs_kernel else idea.waiting
+        _field("kernels", f"none: {one_line(final)}" if final else "none yet", whole=True)
 
 
 def show_variant(

@@ -127,6 +127,13 @@ class IdeaState(Struct):
         return name if isinstance(name, str) else ""
 
     @property
+    def needs_kernel(self) -> bool:
+        """Whether the idea is waiting for a person to write its kernel. If a proposer found no kernel for its own idea,
+        ``waiting`` says why, but no kernel is to come.
+        """
+        return self.waiting is not None and self.proposer == BY_HAND
+
+    @property
     def by_hand(self) -> bool:
         """Whether a person wrote or requested the idea. A proposer may write the idea's kernels."""
         return self.proposer == BY_HAND or (bool(self.data.get(SEEDED)) and self.proposer != WARM_START)

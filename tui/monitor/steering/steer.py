@@ -10,7 +10,6 @@ from msgspec import structs
 
 from engine.problem.spec import MODULES, Language, suffix_of
 from engine.proposers.protocol import LANGUAGE
-from engine.session.records.events import BY_HAND
 from engine.session.records.requests import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
 from engine.session.state.session_state import IdeaState, ProblemState, SessionState, VariantState
 from engine.session.state.spend import MANUAL
@@ -387,7 +386,7 @@ class Steering:
 def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]:
     """Return the problem's ideas that wait for a kernel from a person, newest first."""
     ideas = [state.ideas[name] for round_ in problem.rounds for name in round_.ideas]
-    waiting = (one for one in reversed(ideas) if one.waiting is not None and one.proposer == BY_HAND)
+    waiting = (one for one in reversed(ideas) if one.needs_kernel)
     return [one for one in waiting if not one.variants and not state.is_pruned(one.id)]
 
 

@@ -89,7 +89,7 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     lines = heading(f"idea {idea.id}, {idea.category}, by {_author(idea)}", palette)
     lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
-        lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
+        lacks = "waiting for a kernel" if idea.needs_kernel else "no kernel"
         lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
     parent = model.state.variants.get(idea.parent or "")
     same = parent is not None and parent.speedup == idea.data.get("parent_speedup")

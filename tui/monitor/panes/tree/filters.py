@@ -138,7 +138,7 @@ def _names_of_idea(idea: IdeaState) -> list[Fact]:
     facts = [Fact("", name) for name in (idea.id, idea.problem, f"r{idea.round}")]
     facts += [Fact("proposer", idea.proposer)]
     facts += [Fact("", BY_HAND)] if idea.by_hand else []
-    return [*facts, *([Fact("", "waiting")] if idea.waiting is not None else [])]
+    return [*facts, *([Fact("", "waiting")] if idea.needs_kernel else [])]
 
 
 def _facts_of_idea(idea: IdeaState) -> list[Fact]:

@@ -10,7 +10,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.session.records.events import BY_HAND
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.session_data import round_of
@@ -149,7 +148,7 @@ class RowLines:
 
     def _idea(self, row: Row, idea: IdeaState, width: int, why: list[Part]) -> Strip:
         state, palette = self.model.state, self.palette
-        name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
+        name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.needs_kernel else "idea")
         says_so = idea.text.startswith("seeded")
         seeded = [("seeded  ", palette.accent)] if idea.by_hand and not says_so else []
         pending = self.model.pending_at(idea.id)
@@ -195,7 +194,7 @@ class RowLines:
         variants = [state.variants[name] for name in ([star] if star in idea.variants else idea.variants)]
         timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
         best = max(timed, key=partial(comparable_speedup, state), default=None)
-        lacks = "needs a kernel  " if idea.proposer == BY_HAND else "nothing left to try  "
+        lacks = "needs a kernel  " if idea.needs_kernel else "nothing left to try  "
         reached = f"{comparable_words(state, best)}  " if best is not None else (lacks if idea.waiting else "")
         asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
         return f"{reached}{asked} pending  " if asked and self.model.link.kind in ("live", "stalled") else reached
