@@ -45,7 +45,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
         ("proposers", lambda: models.coverage(config, found)),
         ("cluster", lambda: cluster(config)),
         ("tracking", lambda: tracking(config)),
-        ("threads", system.threads),
+        ("threads", lambda: system.threads(directory=directory)),
         ("terminal", system.terminal),
     )
     findings = []

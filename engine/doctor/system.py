@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import locale
 import os
 import shutil
@@ -15,6 +16,7 @@ from engine.daemon.logind import LogoutPolicy, logout_policy
 from engine.devices.hardware import usable_cores
 from engine.doctor.finding import Finding
 from engine.session.records.verdict import BUSY
+from engine.session.store import SessionError, SessionPaths, engine_liveness, sessions_in
 from engine.session.store.errors import UnsafeFileSystem
 from engine.session.store.filesystem import MOUNTS, check_file_system, mount_type
 
@@ -90,11 +92,15 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
 
 
 def threads(
-    environment: Mapping[str, str] = os.environ, cores: int | None = None, used: Callable[[], float] | None = None
+    environment: Mapping[str, str] = os.environ,
+    cores: int | None = None,
+    used: Callable[[], float] | None = None,
+    directory: Path | None = None,
 ) -> Finding:
     """Check whether kernels can use all cores: OpenMP's settings, and the processor use of running programs.
 
-    ``used`` measures the share of the usable cores that programs use.
+    ``used`` measures the share of the usable cores that programs use. If that is too much, the finding names the
+    running searches whose sessions are in ``directory``.
     """
     name = "threads"
     cores = cores or usable_cores()
@@ -112,13 +118,25 @@ def threads(
         )
     share = (used or _used_share)()
     if share > BUSY:
+        searches = _running_searches(directory) if directory is not None else []
         return Finding(
             name,
             "warn",
-            f"running programs disturb timings: they use {share:.0%} of {cores} cores",
+            f"running programs disturb timings: they use {share:.0%} of {cores} cores"
+            + (f"; running searches: {', '.join(searches)}" if searches else ""),
             "run searches while the machine is otherwise idle",
         )
     return Finding(name, "ok", f"{cores} cores; running programs use {share:.0%} of them")
+
+
+def _running_searches(directory: Path) -> list[str]:
+    """Return the names of the sessions in ``directory`` whose engine is running."""
+    names = []
+    for paths in map(SessionPaths.at, sessions_in(directory)):
+        with contextlib.suppress(SessionError):  # The other commands report unreadable sessions.
+            if paths.lock.exists() and engine_liveness(paths).running:
+                names.append(paths.name)
+    return names
 
 
 def _used_share() -> float:

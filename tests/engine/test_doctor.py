@@ -17,7 +17,7 @@ from engine.daemon.logind import LogoutPolicy
 from engine.devices.hardware import DeviceReader
 from engine.doctor import Finding, models, run_checks, system, tools
 from engine.doctor.tracking import tracking
-from engine.session.store import filesystem
+from engine.session.store import EngineLock, create_session, filesystem
 from engine.system import tool_paths
 from tests.patience import PATIENCE_S
 
@@ -328,6 +328,16 @@ def test_running_programs_disturb_timings(share: float, level: str) -> None:
     finding = system.threads({}, cores=4, used=lambda: share)
     assert finding.level == level
     assert f"{share:.0%} of" in finding.what
+
+
+def test_a_busy_processor_names_the_running_searches(tmp_path: Path) -> None:
+    first, _ = (create_session(tmp_path, name, "", "config.toml", 0) for name in ("first", "second"))
+    lock = EngineLock(first)
+    busy = system.threads({}, cores=4, used=lambda: 0.6, directory=tmp_path)
+    lock.release()
+    assert busy.what.endswith("60% of 4 cores; running searches: first")
+    idle = system.threads({}, cores=4, used=lambda: 0.6, directory=tmp_path / "none")
+    assert idle.what.endswith("60% of 4 cores")
 
 
 def test_the_processor_use_is_measured() -> None:
