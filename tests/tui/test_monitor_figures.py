@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from engine.problem.spec import ProblemSpec
@@ -21,7 +22,9 @@ from tests.patience import PATIENCE_S
 from tests.tui.conftest import NOW, monitor_of
 from tui.cli.saved.session_results import session_results
 from tui.headless.progress import LiveTable
-from tui.monitor.panes.status import news_of
+from tui.monitor.panes.devices import device_lines
+from tui.monitor.panes.status import news_of, status_line
+from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story, fold_with_story
@@ -197,6 +200,40 @@ def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(sessio
     model.state.apply(ev.Recorded(model.state.seq + 1, now, began))
     now += 3
     assert model.search_seconds() == pytest.approx(seconds + 3)
+
+
+@pytest.mark.parametrize(
+    "link", [Link("starting"), Link("live", pid=5), Link("stalled", pid=5)], ids=lambda one: one.kind
+)
+@pytest.mark.parametrize("host", ["", "node1"])
+def test_kernels_stay_interrupted_until_a_new_engine_has_recorded_its_start(
+    session: SessionPaths, link: Link, host: str
+) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(SessionSource(session, read_only=True, clock=lambda: NOW), state=state, opened=True)
+    state.devices = {name: replace(fact, host=host) for name, fact in state.devices.items()}
+    busy = [one for one in state.in_flight() if one.stage != "queued"]
+    for one in busy:
+        one.stage, one.device = "timing", next(iter(state.devices))
+
+    def shown() -> str:
+        palette = monochrome()
+        devices = device_lines(model, palette, 120, ascii_only=False)
+        return "\n".join(one.text for one in (status_line(model, palette, 300, ascii_only=False), *devices))
+
+    model.take(Update(link=Link("live", pid=4)))
+    assert f"{len(busy)} running" in shown() and busy[0].id in shown()
+    model.take(Update(link=Link("ended")))
+    model.take(Update(link=link))
+    assert all(state.is_interrupted(one) for one in busy)
+    assert "running" not in shown() and busy[0].id not in shown()
+    assert shown().count(f"{len(state.in_flight())} unfinished") == 1
+    assert f"{len(state.in_flight())} kernels unfinished" in shown()
+    began = ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox="")
+    state.apply(ev.Recorded(state.seq + 1, NOW, began))
+    model.take(Update(link=Link("live", pid=5)))
+    assert f"0 running 0 waiting {len(state.in_flight())} queued" in shown()
 
 
 def test_the_time_in_which_the_machine_slept_is_no_search_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

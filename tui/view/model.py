@@ -99,7 +99,10 @@ class Model(Struct):
             self.link = update.link
             if update.link.kind in ("ended", "starting") and not update.link.gone:
                 self._ended_starts, self._ended_heard_at = self.state.starts, update.link.heard_at
-        self.state.died = self.engine in ("died", "ended early")
+        # Until a new engine records its start, the events still describe the engine that died.
+        starting = self.link.kind == "starting" or self.has_unrecorded_start
+        died = starting and self.state.engine is not None and self.state.engine.stopped is None
+        self.state.died = died or self.engine in ("died", "ended early")
 
     @property
     def engine(self) -> EngineKind:

@@ -136,7 +136,7 @@ def _keeper(wait: DeviceAwaited) -> str:
 
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
     flight = model.state.at_work()
-    if model.link.kind == "ended":
+    if model.link.kind == "ended" or (flight and model.state.at_rest):
         kernels = "1 kernel" if len(flight) == 1 else f"{len(flight)} kernels"
         return [line((f"  {kernels} unfinished", palette.dim))] if flight else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]

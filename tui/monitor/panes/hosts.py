@@ -63,7 +63,7 @@ def _devices(
     """Return the line of one device, or of all devices of a host, with the most important figures first."""
     ids = {fact.id for fact in group}
     found = [samples[fact.id] for fact in group if fact.id in samples]
-    flight = model.state.at_work() if model.link.kind != "ended" else []
+    flight = [] if model.link.kind == "ended" or model.state.at_rest else model.state.at_work()
     busy = [one for one in flight if one.device in ids and one.stage in _AT_WORK]
     parts: list[Part] = [(f"{label:<{HOST_CHARS}} ", palette.bold)]
     load = _mean([sample.utilization for sample in found])

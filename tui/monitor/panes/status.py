@@ -159,7 +159,7 @@ def _work(model: Model, palette: Palette) -> list[Part]:
     stages = Counter(variant.stage for variant in flight)
     waiting, queued = stages["waiting"], stages["queued"]
     busy = len(flight) - queued - waiting
-    if model.link.kind in LIVE:
+    if model.link.kind in LIVE and not model.state.at_rest:
         return [
             (f"{busy} running", palette.running if busy else palette.dim),
             (f" {waiting} waiting", palette.dim),
