@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,35 @@ def test_the_monitors_panes_name_the_tolerance(tmp_path: Path, size: tuple[int, 
     assert [words for words in named if words not in text] == [], text
 
 
-async def test_the_tree_keeps_its_filter_where_the_tolerance_has_no_room(tmp_path: Path) -> None:
+async def test_the_tree_keeps_its_filter_beside_the_tolerance(tmp_path: Path) -> None:
     async with monitor_of(write_session(tmp_path, "small", SMALL), (80, 24)) as monitor:
         await monitor.until_shown("1 Tree  tol. kernelbench")
         monitor.app.monitor_screen.set_filter("threads=256 vec=4 unroll=2")
         await monitor.until_shown("1 Tree /threads=256 vec=4 unroll=2 (")
-        assert "tol." not in monitor.text().splitlines()[2]
+        assert "tol. kernelbench" in monitor.text().splitlines()[2]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=["80x24", "120x40", "200x60"])
+async def test_the_tree_names_its_tolerance_in_every_arrangement(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with monitor_of(write_session(tmp_path, "small", SMALL), size) as monitor:
+        screen = monitor.app.monitor_screen
+
+        def title() -> str:
+            return next(text for text in monitor.text().splitlines() if text.startswith((" 1 Tree", " 1 Lineage")))
+
+        for keys, words in (
+            ("m", "1 marked"),
+            ("o", "by speedup"),
+            ("O", "by speedup reversed"),
+            ("t", "Lineage by speedup reversed"),
+        ):
+            await monitor.press(keys)
+            await monitor.until(lambda words=words: words in title(), words)
+            assert "tol. kernelbench" in title(), title()
+        for text in ("softmax", "correct " * 20):
+            screen.set_filter(text)
+            await monitor.until(lambda text=text: f"/{text[:7]}" in title(), text)
+            assert "tol. kernelbench" in title() and re.search(r"\(\d+\)", title()), title()
 
 
 def test_the_tabs_of_a_kernel_name_the_tolerance(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal
@@ -35,6 +37,7 @@ from tui.monitor.panes.tree.filter_line import FilterBar
 from tui.monitor.panes.tree.rows import SORT_KEYS, TreeRows
 from tui.monitor.panes.tree.tree import SearchTree
 from tui.monitor.panes.tree.tree_lines import RowLines
+from tui.text import format as fmt
 from tui.view.model import Model
 from tui.view.row import Kind, Row
 from tui.view.spend import is_spending
@@ -543,19 +546,26 @@ class MonitorScreen(Screen[None]):
         self._retitle_tree()
 
     def _retitle_tree(self) -> None:
-        view, width = self.tree_rows.view, self.tree_pane.bar.size.width
-        title = "Tree" if view.mode == "round" else "Lineage"
-        if view.sort != "written" or view.reverse:
-            title += f" by {view.sort}{' reversed' if view.reverse else ''}"
-        if view.filter:
-            matches = sum(row.match for row in self.tree_rows.rows)
-            title += f" /{view.filter} ({matches})"
-        if self.tree_view.marked:
-            title += f" {len(self.tree_view.marked)} marked"
-        captions = (short_caption(self.model.limits.tolerance), f"{SIDE_BY_SIDE}: runoff")
+        tolerance = short_caption(self.model.limits.tolerance)
         artist = RowLines(self.model, self.tree_view.palette, ascii_only=self.tree_view.ascii_only)
-        shown = self.tree_view.scrollable_content_region.width or width
-        self.tree_pane.set_title(*artist.header(title, captions, shown))
+        width = self.tree_view.scrollable_content_region.width or self.tree_pane.bar.size.width
+        self.tree_pane.set_title(*artist.header(self._tree_titles(), tolerance, f"{SIDE_BY_SIDE}: runoff", width))
+
+    def _tree_titles(self) -> Iterator[tuple[str, bool]]:
+        """Yield the tree's title, then shorter ones. With each, say whether the column names stand beside it."""
+        view = self.tree_rows.view
+        tree = "Tree" if view.mode == "round" else "Lineage"
+        is_sorted = view.sort != "written" or view.reverse
+        order = f" by {view.sort}{' reversed' if view.reverse else ''}" if is_sorted else ""
+        count = f" ({sum(row.match for row in self.tree_rows.rows)})" if view.filter else ""
+        title = f"{tree}{order} /{view.filter}{count}" if view.filter else f"{tree}{order}"
+        if marked := len(self.tree_view.marked):
+            yield f"{title} {marked} marked", True
+        yield title, True
+        yield title, False
+        for size in range(cell_len(view.filter), 0, -1):
+            yield f"{tree} /{fmt.fit(view.filter, size)}{count}", False
+        yield tree, False
 
     def _choose_problem(self, problem: str) -> None:
         if not self.tree_view.select(problem):

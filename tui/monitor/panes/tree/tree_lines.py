@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from rich.cells import cell_len
@@ -52,18 +52,23 @@ class RowLines:
         self.palette = palette
         self.ascii_only = ascii_only
 
-    def header(self, title: str, captions: Sequence[str], width: int) -> list[Part]:
-        """Return the tree's title, as many captions as fit, and the column names, for rows of ``width`` cells."""
-        columns = "".join(name.rjust(size) for name, size in columns_for(width))
-        room = max(0, width - NUMBER_WIDTH - len(columns))
-        left, shown = room - cell_len(title), ""
-        for caption in captions:
-            if len(shown) + len(caption) + 4 > left:  # The caption and the columns each need a gap before them.
+    def header(self, titles: Iterable[tuple[str, bool]], tolerance: str, caption: str, width: int) -> list[Part]:
+        """Return the tree's title, its tolerance, a caption if it fits, and the column names, for rows of ``width``
+        cells.
+
+        ``titles`` gives the titles to choose from, longest first, and whether the column names stand beside each.
+        """
+        names = "".join(name.rjust(size) for name, size in columns_for(width))
+        title, columns, room = "", "", 0
+        for title, named in titles:  # The first title that leaves room for the tolerance, or the last one.
+            columns = names if named else ""
+            room = max(0, width - NUMBER_WIDTH - len(columns)) - cell_len(title)
+            if len(tolerance) < room:
                 break
+        shown = f"  {tolerance}" if len(tolerance) + 2 <= room else f" {tolerance}"
+        if len(shown) + len(caption) + 4 <= room:
             shown += f"  {caption}"
-        if not shown:
-            return [(fmt.pad(title, room), self.palette.title), (columns[-width:], self.palette.dim)]
-        return [(title, self.palette.title), (fmt.pad(shown, left) + columns, self.palette.dim)]
+        return [(title, self.palette.title), (fmt.pad(shown, max(0, room)) + columns, self.palette.dim)]
 
     def draw(self, row: Row, width: int, *, marked: bool = False, why: WhyShown | None = None) -> Strip:
         """Draw a row. If the filter matches text that the row would not show, the row begins with this text."""
