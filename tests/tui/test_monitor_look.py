@@ -223,8 +223,6 @@ async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
         await monitor.until_shown("#include <cuda_runtime.h>")
         await monitor.press("right_square_bracket")
         await monitor.until_shown(f"parent {parent} -> {best}")
-        await monitor.press("D")
-        await monitor.until_shown("is identical to best")
         await monitor.press("right_square_bracket")
         await monitor.until_shown("checks, 5 of 5 passed")
         await monitor.press("right_square_bracket")
@@ -234,6 +232,46 @@ async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
         await monitor.press("left_square_bracket", "left_square_bracket", "left_square_bracket")
         await monitor.press("g", "l", "l", "m", "G", "D")
         await monitor.until_shown("marked ")
+
+
+@pytest.mark.keys("MonitorScreen", "D", "m")
+async def test_diffs_skip_the_kernel_itself_and_kernels_that_do_not_exist(
+    open_monitor: Any, session: SessionPaths
+) -> None:
+    async with open_monitor(session) as monitor:
+        screen, state = monitor.app.monitor_screen, monitor.app.model.state
+        best = state.variants[state.problems["softmax"].best]
+        first = next(one for one in state.variants_of("softmax") if one.parent is None and one is not best)
+        other = next(
+            one for one in state.variants_of("softmax") if one.parent not in (None, best.id) and one is not best
+        )
+
+        async def select(node: str) -> None:
+            assert screen.tree_view.select(node)
+            await monitor.until(lambda: screen.detail.subject.id == node, node)
+
+        await select(best.id)
+        await monitor.press("m", "D")
+        await monitor.until_shown(f"parent {best.parent} -> {best.id}")
+        await monitor.press("D")
+        assert f"parent {best.parent} -> {best.id}" in monitor.text(), "the best and the marked kernel are the kernel"
+        await select(other.id)
+        for step in ("best", "marked"):
+            await monitor.press("D")
+            await monitor.until_shown(f"{step} {best.id} -> {other.id}")
+        await select(best.id)
+        await monitor.until_shown(f"{best.id} is the marked kernel. Press D to compare")
+        await select(other.id)
+        await monitor.press("D", "D")
+        await monitor.until_shown(f"best {best.id} -> {other.id}")
+        await select(best.id)
+        await monitor.until_shown(f"{best.id} is the best kernel. Press D to compare")
+        await monitor.press("D")
+        await monitor.until_shown(f"parent {best.parent} -> {best.id}")
+        await select(first.id)
+        await monitor.until_shown(f"{first.id} is a first kernel")
+        await monitor.press("D")
+        await monitor.until_shown(f"best {best.id} -> {first.id}")
 
 
 @pytest.mark.keys("MonitorScreen", "1", "2", "3", "4", "5", "6", "7", "8", "plus", "escape")

@@ -23,7 +23,7 @@ from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
 from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
 from tui.monitor.panes.charts.view import ChartsView
-from tui.monitor.panes.detail.pane import AGAINST, TABS, DetailPane
+from tui.monitor.panes.detail.pane import TABS, DetailPane
 from tui.monitor.panes.devices import DevicePane
 from tui.monitor.panes.key_bar import KeyBar, Where
 from tui.monitor.panes.leaders import Leaderboard, leaders_caption
@@ -371,11 +371,7 @@ class MonitorScreen(Screen[None]):
         self.detail.turn(TABS[(TABS.index(self.detail.tab) + step) % len(TABS)])
 
     def action_diff(self) -> None:
-        if self.detail.tab == "Diff":
-            usable = [name for name in AGAINST if name != "marked" or self.detail.marked is not None]
-            place = usable.index(self.detail.against) if self.detail.against in usable else -1
-            self.detail.against = usable[(place + 1) % len(usable)]
-        self.detail.turn("Diff")
+        self.detail.turn_diff()
         if not self._has_room(self.detail):
             self.action_pane(4)
 

@@ -5,7 +5,7 @@ The pane imports a tab's module when it first shows the tab, since the monitor's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -43,6 +43,7 @@ PROSE: tuple[Tab, ...] = ("Evidence", "Why")
 """Tabs whose long lines wrap. Source and diffs do not wrap."""
 Against = Literal["parent", "best", "marked"]
 AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
+_NAMES: dict[Against, str] = {"parent": "its parent", "best": "the best kernel", "marked": "the marked kernel"}
 FIRST_STEPS = (
     "The engine first inspects the problems and times their references. Then the engine builds, checks and times the "
     "first kernels, and selects the best kernels as parents for the next round."
@@ -153,6 +154,13 @@ class DetailPane(Pane):
     def turn(self, tab: Tab) -> None:
         self.tab = tab
         self.show()
+
+    def turn_diff(self) -> None:
+        """Show the Diff tab. If the pane already shows that tab, compare the kernel with the next other kernel."""
+        others = self._others(self.subject) if self.subject is not None else {}
+        if others and (self.tab == "Diff" or self.against not in others):
+            self.against = self._next_step(others)
+        self.turn("Diff")
 
     def show(self, *, force: bool = False) -> None:
         """Update the lines if their content has changed."""
@@ -354,25 +362,39 @@ class DetailPane(Pane):
     def _diff(self, subject: VariantState) -> list[Strip]:
         from tui.monitor.panes.detail.diff import diff_lines
 
-        palette = self.view.palette
+        palette, others = self.view.palette, self._others(subject)
+        if (other := others.get(self.against)) is not None:
+            return diff_lines(
+                self._source(other), self._source(subject), f"{self.against} {other.id}", subject.id, palette
+            )
+        problem = self.model.state.problems.get(subject.problem)
+        is_best = problem is not None and problem.best == subject.id
+        why = {
+            "parent": f"{subject.id} is a first kernel, so it has no parent to compare with.",
+            "best": f"{subject.id} is the best kernel." if is_best else "There is no best kernel yet.",
+            "marked": f"{subject.id} is the marked kernel."
+            if self.marked == subject.id
+            else "No kernel is marked. Press m on a kernel.",
+        }[self.against]
+        hint = f" Press D to compare it with {_NAMES[self._next_step(others)]}." if others else ""
+        return wrapped(f"{why}{hint}", palette.dim, self.view.size.width)
+
+    def _others(self, subject: VariantState) -> dict[Against, VariantState]:
+        """Return the kernels with which the Diff tab can compare ``subject``. The kernel itself is not one of them."""
         state = self.model.state
         problem = state.problems.get(subject.problem)
-        others = {
-            "parent": subject.parent,
-            "best": problem.best if problem is not None else None,
-            "marked": self.marked,
+        best = problem.best if problem is not None else None
+        names: dict[Against, str | None] = {"parent": subject.parent, "best": best, "marked": self.marked}
+        return {
+            step: state.variants[name]
+            for step, name in names.items()
+            if name is not None and name in state.variants and name != subject.id
         }
-        other = state.variants.get(others[self.against] or "")
-        if other is None:
-            why = {
-                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with."
-                f"{' Press D to compare it with the best kernel.' if others['best'] not in (None, subject.id) else ''}",
-                "best": "There is no best kernel yet.",
-                "marked": "No kernel is marked. Press m on a kernel.",
-            }
-            return wrapped(why[self.against], palette.dim, self.view.size.width)
-        name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
-        return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
+
+    def _next_step(self, others: Collection[Against]) -> Against:
+        """Return the step of ``others`` that follows the current step."""
+        after_this = AGAINST.index(self.against) + 1
+        return next(step for step in (*AGAINST[after_this:], *AGAINST) if step in others)
 
     def _leaders(self, problem: str) -> list[Strip]:
         palette, found = self.view.palette, self.model.state.problems[problem]
