@@ -63,6 +63,36 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     assert f"new best {before.id}, 50% faster than {other.id} side by side; verdict ~9.00x" in won
 
 
+def test_a_runoff_that_changes_the_best_kernel_is_one_line_also_if_another_kernel_was_first(
+    session: SessionPaths,
+) -> None:
+    with SessionReader(session) as reader:
+        state, story = fold_with_story(reader.read())
+    before, other, first = state.leaders("softmax", 3)
+    assert first.verdict is not None and first.verdict.speedup is not None
+    low, high = 0.6 * first.verdict.speedup, 1.4 * first.verdict.speedup
+    wide = replace(first.verdict, speedup_low=low, speedup_high=high)
+    standings = (
+        Standing(first.id, 1.0, 1.0, 1.0, 1.0, True),
+        Standing(other.id, 1.02, 1.02, 0.99, 1.05, True),
+        Standing(before.id, 1.1016, 1.1016, 1.09, 1.12, False),
+    )
+    told = []
+    for event in (
+        ev.VerdictGiven(variant=first.id, verdict=wide),
+        ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+    ):
+        told = [*story.lines]
+        state.apply(recorded := ev.Recorded(state.seq + 1, NOW, event))
+        story.note(state, recorded)
+    assert state.problems["softmax"].best == other.id
+    (line,) = [one for one in list(story.lines)[len(told) :] if other.id in one.text and "was" not in one.text]
+    assert f"new best {other.id}, 8.0% faster than {before.id} side by side; verdict " in line.text
+    assert f"({before.id}'s verdict: " in line.text and line.text.endswith(
+        f"; fastest: {first.id} (tied, wide interval)"
+    )
+
+
 @pytest.mark.parametrize(
     ("ratio", "why"),
     [

@@ -15,7 +15,7 @@ from engine.session.records.model_calls import failure_words
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.verdict_text import disturbance, speedup_words
 from engine.session.state.session_data import round_of
-from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import (
@@ -26,7 +26,7 @@ from tui.text.narration import (
     runoff_line,
     turn_line,
 )
-from tui.text.runoff_text import above_low_end, former_verdict_words, why_new_best
+from tui.text.runoff_text import above_low_end, former_verdict_words, why_new_best, why_no_star
 from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
 
@@ -90,7 +90,7 @@ class Story(Struct):
         elif isinstance(event, ev.EngineStopped):
             self._running = None
         if isinstance(event, _MOVING):
-            told += self._first_is_not_best(state, event)
+            told += self._best_remains(state, event)
             told += (moved := self._moved(state, event))
             if moved or isinstance(event, ev.RunoffFinished) or _is_judged_again(state, event):
                 told += self._rewritten(state, event)
@@ -157,13 +157,14 @@ class Story(Struct):
             lines.append(("info", text))
         return lines
 
-    def _first_is_not_best(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
-        """Report a runoff whose first kernel did not become the best, with the reason."""
+    def _best_remains(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """Report a runoff that did not change the best kernel although another kernel was first, with the reason."""
         if not isinstance(event, ev.RunoffFinished) or not event.standings or event.problem not in state.problems:
             return []
-        if state.problems[event.problem].best in (None, event.standings[0].variant):
+        best, before = state.problems[event.problem].best, self._best.get(event.problem)
+        if best is None or best != before or best == event.standings[0].variant:
             return []
-        return [("info", runoff_line(event, state, self._best.get(event.problem)))]
+        return [("info", runoff_line(event, state, before))]
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """Report each problem whose best kernel changed because of ``event``."""
@@ -219,7 +220,8 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     if isinstance(event, ev.RunoffFinished):
         against = former_verdict_words(state.variants.get(before or ""), best)
         why = why_new_best(state, problem, before)
-        return "good", f"{problem.id}: new best {best.id}, {why}; verdict {what}{f' ({against})' if against else ''}"
+        verdict = f"verdict {what}{f' ({against})' if against else ''}"
+        return "good", f"{problem.id}: new best {best.id}, {why}; {verdict}{_fastest_words(state, event, best)}"
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
         if overtaken := overtaken_words(state.variants.get(before or ""), best):
             return "info", f"{problem.id}: the best is now {best.id}: {what}; {overtaken}"
@@ -227,6 +229,15 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
         return "good", f"{problem.id}: new best {best.id}, {what}{f'; {why}' if why else ''}"
     since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
     return "info", f"{problem.id}: the best is now {best.id}{since}: {what}"
+
+
+def _fastest_words(state: SessionState, event: ev.RunoffFinished, best: VariantState) -> str:
+    """Name the runoff's first kernel if it did not become the best, and the reason. Otherwise, return ""."""
+    fastest = event.standings[0].variant if event.standings else best.id
+    if fastest == best.id:
+        return ""
+    why = why_no_star(state, state.variants[fastest]) if fastest in state.variants else ""
+    return f"; fastest: {fastest}{f' ({why})' if why else ''}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
