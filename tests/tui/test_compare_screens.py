@@ -31,6 +31,23 @@ def check_grid(name: str, text: str) -> None:
     assert text + "\n" == file.read_text(encoding="utf-8")
 
 
+@pytest.mark.keys("MonitorScreen", "m")
+@pytest.mark.parametrize(("ascii_only", "mark"), [(False, "⚑"), (True, "@")])
+async def test_a_marked_kernel_has_a_glyph_that_moves_nothing(
+    open_monitor: Any, session: SessionPaths, ascii_only: bool, mark: str
+) -> None:
+    async with open_monitor(session, ascii_only=ascii_only) as monitor:
+        assert monitor.app.monitor_screen.tree_view.select("v48")
+        await monitor.pilot.pause(0.15)
+        row = next(text for text in monitor.text().splitlines() if " v48  " in text[:40])
+        place = row.index(" v48  ") - 2
+        assert row[place] == " "
+        await monitor.press("m")
+        await monitor.until_shown(f"{row[:place]}{mark}{row[place + 1 : 50]}")
+        await monitor.press("m")
+        await monitor.until_shown(row[:50])
+
+
 @pytest.mark.keys("MonitorScreen", "m", "c")
 @pytest.mark.keys("CompareScreen", "escape", "q", "c")
 async def test_marked_kernels_are_shown_side_by_side(open_monitor: Any, session: SessionPaths) -> None:

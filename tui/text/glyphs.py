@@ -31,6 +31,7 @@ GLYPHS: dict[str, Glyph] = {
     "waiting": Glyph("✎", "&", "warn", "idea that is waiting for a kernel"),
     "idea": Glyph("◇", "i", "text", "idea"),
     "pinned": Glyph("▪", "^", "accent", "pinned"),
+    "marked": Glyph("⚑", "@", "accent", "marked for a comparison"),
     "open": Glyph("▾", "v", "dim", "unfolded"),
     "folded": Glyph("▸", "+", "dim", "folded"),
 }

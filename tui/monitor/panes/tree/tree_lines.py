@@ -94,8 +94,10 @@ class RowLines:
         style = palette.named(GLYPHS[standing].style)
         faint = standing in ("pruned", "queued", "cancelled")
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if variant.id in state.pinned else []
+        fold = self._fold(row)
         left: list[Part] = [
-            (self._fold(row), palette.dim),
+            (fold[:-1], palette.dim),
+            (self._glyph("marked") if marked else fold[-1], palette.accent),  # Marks do not move the columns.
             (self._glyph(standing), style),
             (f" {variant.id}", palette.marked if marked else (palette.dim if faint else palette.bold)),
             *pin,
