@@ -159,6 +159,9 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         minutes = monitor.app.model.search_seconds() / 60
         await monitor.until_shown(f"Minutes of all engine runs ({minutes:.1f} used)")
         await monitor.type("abc")
+        monitor.app.model.state.search_seconds += 60
+        await monitor.until_shown(f"Minutes of all engine runs ({minutes + 1:.1f} used)")
+        assert "abc" in monitor.text(), "what the user typed stays"
         await monitor.press("enter")
         await monitor.until_shown("Minutes must be a number")
         await monitor.press("backspace", "backspace", "backspace")

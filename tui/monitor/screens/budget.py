@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 from engine.session.budget import Cap
 from engine.session.records.requests import ChangeBudget, ChangeShare
 from engine.session.state.spend import Spend
-from tui.monitor.screens.confirm import ConfirmScreen
+from tui.monitor.screens.confirm import AGAIN_S, ConfirmScreen
 from tui.monitor.steering.plans import STARTS_AGAIN, plan_budget, why_stays_stopped
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -65,7 +65,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         """The text of each field before the user changed it. The text may be a rounded limit."""
 
     def compose(self) -> ComposeResult:
-        limits, spent = self._limits, _spent(self._model, self._share)
+        limits, labels = self._limits, self._labels()
         with Vertical():
             whose = "the whole search" if self._share is None else self._share or "each problem"
             yield Static(f"Limits of {one_line(whose, 50)}", markup=False, id="whose")
@@ -73,15 +73,28 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
                 value = getattr(limits, name)
                 shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)
                 self._shown[name] = shown
-                label = _FIELDS[name] if self._share is None else _FIELDS[name].partition(" ")[0]
                 with Horizontal():
-                    yield Static(label + spent.get(name, ""), markup=False)
+                    yield Static(labels[name], markup=False, id=f"{name}-label")
                     yield Input(shown, placeholder="no limit", id=name, compact=True)
             turn = "ctrl+n: limits per model and per problem\n" if self._shares else ""
             if self._starts:
                 yield Static(STARTS_AGAIN, markup=False)
             yield Static(f"{turn}tab: next field    enter: change limits    esc: cancel", markup=False)
             yield Static("", markup=False, id="problem")
+
+    def on_mount(self) -> None:
+        self.set_interval(AGAIN_S, self._show_spent)
+
+    def _labels(self) -> dict[str, str]:
+        """Return each field's label, with the amount spent."""
+        spent = _spent(self._model, self._share)
+        labels = {name: _FIELDS[name] if self._share is None else _FIELDS[name].partition(" ")[0] for name in _FIELDS}
+        return {name: labels[name] + spent.get(name, "") for name in self._fields}
+
+    def _show_spent(self) -> None:
+        for name, label in self._labels().items():
+            for shown in self.query(f"#{name}-label").results(Static):  # None while the dialog changes its fields.
+                shown.update(label)
 
     @property
     def _fields(self) -> tuple[str, ...]:
