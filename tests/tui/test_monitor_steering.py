@@ -679,7 +679,7 @@ async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (("S", "y"), "A stop cannot be undone. To search again, press R once the engine has stopped."),
+        (("S", "y"), "A stop cannot be undone, but R resumes a stopped search."),
         (("r",), "Judging {best} again cannot be undone."),
     ],
 )
@@ -697,7 +697,7 @@ async def test_undo_takes_no_older_request_before_it_says_that_the_last_one_is_f
             await monitor.until(lambda: not monitor.app.model.pending, "the answer")
 
         await monitor.press("z")
-        await monitor.until_shown(f"{why.format(best=best)} To undo the request before it, press z again.")
+        await monitor.until_shown(f"{why.format(best=best)} To undo an earlier request, press z again.")
         assert len(engine.commands()) == 2
         await monitor.press("z")
         await monitor.until(lambda: len(engine.commands()) == 3, "the undo")

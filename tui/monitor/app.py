@@ -359,7 +359,7 @@ class MonitorApp(App[int]):
             screen.detail.against = "parent"
             screen.detail.turn("Diff")
         idea = state.ideas.get(node)
-        if idea is not None and idea.waiting is not None and waited_s < ANSWER_S and self.screen is screen:
+        if idea is not None and idea.needs_kernel and waited_s < ANSWER_S and self.screen is screen:
             screen.call_after_refresh(screen.steering.write_for, idea)
 
     def start_engine(self) -> None:

@@ -97,7 +97,7 @@ def results_of(
     ]
     stopped = state.engine.stopped if state.engine is not None else None
     return Results(
-        state.name, stopped or ("died" if died else "running"), seconds, state.verdicts, tuple(rows), tolerance
+        directory.name, stopped or ("died" if died else "running"), seconds, state.verdicts, tuple(rows), tolerance
     )
 
 

@@ -129,7 +129,7 @@ class IdeaState(Struct):
     @property
     def needs_kernel(self) -> bool:
         """Whether the idea is waiting for a person to write its kernel. If a proposer found no kernel for its own idea,
-        ``waiting`` says why, but no kernel is to come.
+        ``waiting`` says why, but no kernel will follow.
         """
         return self.waiting is not None and self.proposer == BY_HAND
 

@@ -15,7 +15,9 @@ from tui.console.echo import echo
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("--problem", help="List only kernels of problems whose name contains this text, an equal name first.")
+@click.option(
+    "--problem", help="List only kernels of problems whose name contains this text, with an exact match first."
+)
 @click.option("--device", help="List only kernels judged on a device whose name contains this text.")
 @language_option("List only kernels in this language.")
 @click.option(

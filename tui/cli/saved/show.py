@@ -64,7 +64,7 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
     from tui.console.show import show_session
     from tui.text.format import clock
 
-    head = f"{state.name}: {clock(results.seconds)} search time, {state.verdicts} verdicts; {words}"
+    head = f"{reader.paths.name}: {clock(results.seconds)} search time, {state.verdicts} verdicts; {words}"
     show_session(state, results, head, argument, full=full)
 
 

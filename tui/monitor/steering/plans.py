@@ -27,7 +27,7 @@ _MORE = "Press M to allow more rounds and resume."
 _ANOTHER = "More rounds might not help. Start a new session to search again."
 STARTS_AGAIN = "The search has stopped. New limits start it again."
 _KEPT = "All results are kept, and you can resume later."
-_STOP = "A stop cannot be undone. To search again, press R once the engine has stopped."
+_STOP = "A stop cannot be undone, but R resumes a stopped search."
 _NEW_LIMIT = "A new limit cannot be removed. To change it, press M."
 
 
@@ -62,8 +62,8 @@ class Plan(Struct, frozen=True):
     """A request to the engine, with its confirmation and undo.
 
     The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation,
-    with the question itself in the first line. If the request cannot be undone, ``why_final`` says so and what to do
-    instead. Otherwise, without an ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes
+    with the question itself in the first line. If the request cannot be undone, ``why_final`` says so.
+    Otherwise, without an ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes
     or redoes.
     """
 
@@ -294,14 +294,15 @@ class History(Struct):
     def undo(self) -> Plan:
         """Return the plan that undoes the last request. Raises Refused if there is nothing to undo.
 
-        If the last request cannot be undone, the refusal says why, and the next undo takes the request before it.
+        If the last request cannot be undone, the refusal says why, and the next undo takes the last request that can be
+        undone.
         """
         for step in reversed(self._steps):
             if step.undone or step.in_flight:
                 continue
             if step.inverse is None:
-                self._steps = [one for one in self._steps if one is not step]
-                more = " To undo the request before it, press z again." if self.undoes else ""
+                self._steps = [one for one in self._steps if one.inverse is not None]
+                more = " To undo an earlier request, press z again." if self.undoes else ""
                 raise Refused(step.why_final + more)
             step.in_flight = True
             return Plan(step.inverse, "undoing", _node(step.inverse), step=step)

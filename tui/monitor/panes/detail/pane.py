@@ -371,7 +371,7 @@ class DetailPane(Pane):
         is_best = problem is not None and problem.best == subject.id
         why = {
             "parent": f"{subject.id} is a first kernel, so it has no parent to compare with.",
-            "best": f"{subject.id} is the best kernel." if is_best else "There is no best kernel yet.",
+            "best": f"{subject.id} is the best kernel." if is_best else "There is no best kernel.",
             "marked": f"{subject.id} is the marked kernel."
             if self.marked == subject.id
             else "No kernel is marked. Press m on a kernel.",
