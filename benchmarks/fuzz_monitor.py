@@ -125,7 +125,7 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
         yield name, (artist.draw(row, WIDTH, marked=row.id == "v2") for row in rows.rows)
         rows.set_filter(one_line(text))
         yield f"{name}, filtered", (artist.draw(row, WIDTH) for row in rows.rows)
-    yield "tree's title", [Strip.join([*_strips(artist.header(f"Tree /{text}", "", WIDTH))])]
+    yield "tree's title", [Strip.join([*_strips(artist.header([(f"Tree /{text}", True)], text, text, WIDTH))])]
     for language in ("cu", "py"):
         yield "kernel", kernel_lines(text, language, palette)  # type: ignore[arg-type]
     yield "diff", diff_lines(text, text[::-1], text, text, palette)
