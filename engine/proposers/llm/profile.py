@@ -33,8 +33,6 @@ _LEAST_KIND = 0.005
 """Minimum share of a kernel's instructions that any other kind must have to be part of the profile."""
 _MOST_KINDS = 9
 """Maximum number of other instruction kinds in a profile."""
-_FEW_KINDS = 3
-"""Maximum number of other instruction kinds in a brief profile."""
 _MOST_LAUNCHES = 2
 """Maximum number of different launches in a profile."""
 _MEASURED = {
@@ -48,8 +46,8 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
     """Return a kernel's profile with one fact per line. Include the bottleneck only if hardware counters or the
     kernel's time are known.
 
-    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters, launches and kinds of
-    instructions, and no instructions if there are counters.
+    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and without
+    counters only telling instructions.
     """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
@@ -70,8 +68,8 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
             shared += ", and dynamic shared memory"
         lines.append(f"{build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, {shared}")
         lines += _occupancy_lines(task.device.arch, build.registers, build.shared_bytes or 0, kernel.source)
-    if build.instructions and not (brief and measured is not None):
-        lines.append(_instructions_line(build.instructions, _FEW_KINDS if brief else _MOST_KINDS))
+    if build.instructions and (not brief or (measured is None and TELLING & set(build.instructions))):
+        lines.append(_instructions_line(build.instructions, 0 if brief else _MOST_KINDS))
     return lines
 
 

@@ -214,7 +214,9 @@ def test_a_profile_always_counts_telling_instructions() -> None:
     (whole,) = [line for line in profile_lines(task(), one) if line.startswith("machine code")]
     (brief,) = [line for line in profile_lines(task(), one, brief=True) if line.startswith("machine code")]
     assert "4 bulk copies (TMA)" in brief and "16 tensor core operations" in brief
-    assert "60 atomic operations" in whole and "60 atomic" not in brief and "warp shuffles" not in whole
+    assert (
+        "60 atomic operations" in whole and "900 fp32" in whole and "fp32" not in brief and "warp shuffles" not in whole
+    )
     assert {kind for kind, _ in SASS_KINDS} >= TELLING
 
 
