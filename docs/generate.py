@@ -50,7 +50,7 @@ def main() -> None:
         before = page.read_text()
         if (after := filled(before)) != before:
             page.write_text(after)
-            print(f"updated {page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page}")
+            print(f"updated {page}")
 
 
 # Command line
