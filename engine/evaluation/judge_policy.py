@@ -40,15 +40,21 @@ class PairPolicy(Struct, frozen=True):
 
     least: int = 8
     """Minimum number of pairs for a settled ratio."""
+    least_outliers: int = 4
+    """Minimum number of pairs with outliers. A kernel that samples one row in eight, and computes exactly if its sample
+    contains an outlier, gives correct outputs in a quarter of these pairs. It passes four of them in 0.4% of verdicts.
+    """
     least_exact: int = 16
     """Minimum number of pairs if fp32 is required, because the judge measures precision on a sample of the pairs."""
     least_far: int = 6
     """Minimum number of pairs for a kernel that is far too slow. Such a kernel's exact ratio does not matter."""
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
+    look_always: int = 16
+    """Number of first pairs after each of which the judge computes the statistics."""
     look_every: int = 8
-    """Number of pairs between two computations of the statistics, after the first ``look_every`` pairs. The time for
-    the statistics grows with the number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
+    """Number of later pairs between two computations of the statistics. The time for the statistics grows with the
+    number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
     """
     trial_one_in: int = 8
     """Average number of pairs per correctness trial; trials follow random pairs, so a kernel cannot tell that only

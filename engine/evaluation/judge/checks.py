@@ -180,7 +180,7 @@ class RightWhileTimed(Check):
             compared += run.pair_and_perhaps_trial()
             for trial in between.get(index, ()):
                 run.trial_if_time(trial)
-            looks = index < _PAIRS.look_every or index % _PAIRS.look_every == 0
+            looks = index < _PAIRS.look_always or index % _PAIRS.look_every == 0
             if looks and index + 1 >= _PAIRS.least_far and run.is_timed_enough(time.perf_counter() - started):
                 break
         words = f"{len(run.pairs.kernel_ms)} pairs, all outputs compared, inputs of {compared} pairs compared, "

@@ -308,6 +308,8 @@ class EvaluationRun:
             return True
         if len(ratios) < (_PAIRS.least_exact if exact else _PAIRS.least):
             return False
+        if self.problem.takes_outliers and self.with_outliers < _PAIRS.least_outliers:
+            return False
         if elapsed_s >= effort.least_s and statistics.is_settled(ratios, effort.half_width, _PAIRS.least):
             return True
         runs_s = (sum(pairs.reported_ms) + sum(pairs.reference_ms)) / 1e3
