@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = 2e6
 FLOPS = 5e8
 LARGEST = 20.0
-"""Factor by which a problem may exceed both limits if its model fixes most sizes."""
+"""Multiplier for both limits of a problem whose model fixes most sizes."""
 LIMIT = 2e-5
 """Largest error of a correct kernel, relative to the output's largest element."""
 EAGER_ERRORS = 20

@@ -8,9 +8,9 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """The meaning of each exit status.
 
-    A command that can never work as typed exits with 2. Examples: a bad option, a file of the wrong kind, or an unknown
-    problem, idea, kernel, transformation or provider. A command that names an unknown session exits with 3. Other
-    failures exit with 1 unless the table lists a code for them.
+    A command exits with 2 if it can never work as typed. Examples: a bad option, a file of the wrong kind, or an
+    unknown problem, idea, kernel, transformation or provider. A command that names an unknown session exits with 3.
+    Other failures exit with 1 unless the table lists a code for them.
 
     ==  =================  ==============================================================================
     0   OK                 the command succeeded

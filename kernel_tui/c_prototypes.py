@@ -9,7 +9,7 @@ from typing import Any
 
 _FUNCTION = re.compile(r'extern\s+"C"\s+([\w\s:*]+?)\s*\b(\w+)\s*\(([^)]*)\)\s*(?:noexcept\s*)?\{', re.DOTALL)
 _COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'\\?.')|//[^\n]*|/\*.*?\*/""", re.DOTALL)
-"""Pattern of a comment or, as group 1, of a string or character literal, which may contain the start of a comment."""
+"""Match a comment or, as group 1, a string or character literal, which may contain the start of a comment."""
 _ON_GPU = {"__global__", "__device__"}
 _NUMBERS: dict[str, Any] = {
     "bool": ctypes.c_bool,

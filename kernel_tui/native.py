@@ -41,7 +41,7 @@ class Library:
 
 
 class _Call:
-    """A callable C function. Tensors become pointers; a trailing ``cudaStream_t`` becomes PyTorch's current stream."""
+    """A callable C function. Tensors become pointers; a final ``cudaStream_t`` defaults to PyTorch's current stream."""
 
     def __init__(self, library: ctypes.CDLL, function: Function) -> None:
         self._function = function

@@ -114,7 +114,7 @@ COMMANDS = {
     ),
     "a session that is not a benchmark": (
         ExitCode.USAGE,
-        "headline-h200 is not a benchmark; to continue it: kernel-tui resume headline-h200",
+        "headline-h200 is not a benchmark; to resume it: kernel-tui resume headline-h200",
         ["bench --resume headline-h200"],
     ),
     "too large a number": (

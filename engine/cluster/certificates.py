@@ -1,7 +1,7 @@
 """Certificates of a cluster: create them, check them, and pass them to Dask.
 
-A cluster trusts one certificate authority (CA). Scheduler, workers and engines each present a certificate from this CA,
-and each side checks the other's. The directory contains ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
+A cluster trusts one certificate authority (CA). The scheduler, workers and engines each present a certificate from this
+CA, and each side checks the other's. A certificate directory contains ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 DAYS = 365
 """Default validity of new certificates, in days."""
 SOON_DAYS = 30
-"""Number of days before the expiry of a certificate at which ``doctor`` starts to warn."""
+"""``doctor`` warns about certificates that expire within this number of days."""
 _CA, _CA_KEY = "ca.pem", "ca-key.pem"
 _COMMON_NAME = "kernel-tui {}"
 _DASK_ROLE = {"scheduler": "scheduler", "worker": "worker", "engine": "client"}
@@ -47,16 +47,16 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
     Args:
         directory: Created if missing. Only the user can read the keys.
-        hosts: Names and IP addresses of the hosts, which the certificates list. Without names, new certificates list
-        the hosts of the old certificates or, if there are none, this machine.
+        hosts: Names and IP addresses of the hosts to list in the certificates. If empty, new certificates list the
+        hosts of the old certificates or, without old certificates, this machine.
         days: Validity of the certificates. A new CA is valid ten times as long.
 
     Returns:
         The files written.
 
     Raises:
-        CertificateError: A file of the CA exists but cannot be read, a file cannot be written, or the cryptography
-        package is missing.
+        CertificateError: A host name is invalid, a CA file exists but cannot be read, a file cannot be written, or the
+        cryptography package is missing.
     """
     x509, hashes, ec, serialization = _cryptography()
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)  # Hosts' clocks may differ by minutes.
@@ -105,7 +105,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
 
 def security(directory: Path, role: Role) -> Any:
-    """Return Dask's ``Security`` for a role: mutual TLS 1.3 or later, no plain TCP.
+    """Return Dask's ``Security`` for a role: mutual TLS 1.3 or later, and never plain TCP.
 
     Raises ``CertificateError`` if :func:`faults` finds a fault.
     """
@@ -157,7 +157,10 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
 
 
 def days_left(directory: Path, role: Role) -> float:
-    """Return the number of days until the first of the role's certificates expires. Raises ``CertificateError``."""
+    """Return the number of days until the role's certificate or the CA's expires, whichever comes first.
+
+    Raises ``CertificateError``.
+    """
     ends = min(_load(file).not_valid_after_utc for file in files(directory, role)[:2])
     return float((ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400)
 

@@ -1,7 +1,7 @@
-"""Decide whether times from two hosts are comparable, by their software and their speed on the same reference.
+"""Decide whether times from two hosts are comparable, based on the hosts' software and reference times.
 
-This module does no input or output. Hosts that differ still judge: their verdicts are right, and a speedup is a ratio
-of two times on one host. However, a table that also shows times from other hosts marks the times of these hosts.
+This module performs no I/O. Hosts that differ can still judge kernels, because a speedup is the ratio of two times from
+one host. Verdicts from these hosts include a remark, and tables mark a slow host's speedups with ``~``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEPT = 5
 
 
 class Comparability:
-    """The devices that judge, with their software and their times of each problem's reference."""
+    """The devices that judge, with their software and their reference times for each problem."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class Comparability:
             lines.append(
                 f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'no such version'}. "
                 "Its compilers may produce different machine code, so its verdicts include a remark, and other hosts "
-                "run the runoffs. For equal builds, install the same versions on it"
+                "run the runoffs. To get the same builds, install the same versions on it"
             )
         return lines
 
@@ -81,8 +81,10 @@ class Comparability:
         return device_id not in self._slow and device_id in times and len(times) > 1
 
     def pace(self, device_id: str) -> float:
-        """Return a device's time for the same work, relative to other devices. After :data:`AGAIN_S` seconds without a
-        verdict, return 1, so that the device gets work and can show that it has recovered.
+        """Return a device's slowdown relative to the fastest other device, or 1 if it is not slow.
+
+        After :data:`AGAIN_S` seconds without a verdict, return 1, so that the device gets work and can show that it has
+        recovered.
         """
         ratio, since = self._slow.get(device_id, (1.0, 0.0))
         return ratio if self._clock() - since < AGAIN_S else 1.0
@@ -122,8 +124,8 @@ class Comparability:
         return bool(times) and max(times) > self._most() * min(times)
 
     def marker(self, problem: str) -> Callable[[Verdict], Verdict]:
-        """Return a function that marks a verdict of ``problem`` if its host is slow, as shown by the time of the
-        reference. Otherwise, the function returns the verdict unchanged.
+        """Return a function that marks a verdict of ``problem`` if the verdict's reference time shows a slow host.
+        Otherwise, the function returns the verdict unchanged.
 
         The function looks up the other hosts' times once per device, because a problem may have thousands of verdicts.
         """
@@ -138,7 +140,7 @@ class Comparability:
                 return verdict
             remark = (
                 f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
-                "so its times are not comparable with times from other hosts"
+                "so this host's times are not comparable with times from other hosts"
             )
             return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
 

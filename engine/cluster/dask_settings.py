@@ -1,4 +1,4 @@
-"""Settings of dask.distributed that every process of a cluster uses, each with the fault that it prevents."""
+"""Settings of dask.distributed for every process of a cluster."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ MOST_TRIES = 4
 UNSTARTED_S = 20.0
 """Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
-"""Seconds after the end of a Dask task at which a worker counts as dead if its report has not arrived."""
+"""A worker counts as dead if its report has not arrived this many seconds after the end of its Dask task."""
 MOST_SENT = 2
 """Maximum number of kernels at a device's host, not counting builds: one is judged, and one waits."""
 DEADLINE_S = 900.0
 """Time limit of a task in seconds, not counting waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
-"""Multiple of the median time of tasks of the same kind, and number of seconds: a task that exceeds both is too slow.
+"""A task is too slow if it takes more than ``SLOW`` times the median time of its kind and more than ``SLOW_S`` seconds.
 Another device then takes over.
 """
 OPENING = 1.5
@@ -169,7 +169,7 @@ def _in_line(line: list[int], ticket: int) -> Iterator[None]:
 
 
 class ClusterEvaluator:
-    """Judge on the workers that join a scheduler.
+    """Judge kernels on the workers that join a scheduler.
 
     - ``known``: devices of an earlier engine of this session, which determine the device model
     - ``on_wait``: called when another process on a host occupies a device
@@ -227,7 +227,7 @@ class ClusterEvaluator:
         self._changed = asyncio.Condition()
         self._claims: list[list[Device]] = []
         """For each task that waits for one of several devices: the devices that could run it. Kernels cannot occupy
-        these devices, because openings and runoffs hold up whole problems.
+        these devices, because a late opening or runoff delays its whole problem.
         """
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
@@ -404,7 +404,7 @@ class ClusterEvaluator:
             await self._release(job.device, report.code)
 
     def _with_marks(self, job: _Job, verdict: Verdict) -> Verdict:
-        """Return the verdict with remarks on a slow host and unusual software. Also mark earlier verdicts."""
+        """Return the verdict, with a remark if its host is slow or has unusual software. Also mark earlier verdicts."""
         problem = job.place.problem.id
         verdict, lines = self._comparability.judged(problem, job.device.fact, verdict)
         for line in lines:
@@ -455,7 +455,8 @@ class ClusterEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         raise CountersUnavailable(
-            "ncu profiles only kernels on the engine's host, but this search judges on other hosts", lasting=True
+            "ncu can profile kernels only on the engine's host, but this search judges them on other hosts",
+            lasting=True,
         )
 
     async def evict(self) -> None:
@@ -631,7 +632,7 @@ class ClusterEvaluator:
         avoid: Sequence[Device] = (),
         comparable: bool = False,
     ) -> AsyncIterator[_Turn]:
-        """Wait for ``wanted``, otherwise for ``home`` if it is available, otherwise for any device, and occupy it.
+        """Wait for a device, and occupy it: ``wanted`` if set, otherwise ``home`` if available, otherwise any device.
         Prefer a device that has the problem open.
 
         ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice.
@@ -784,7 +785,7 @@ class ClusterEvaluator:
                     self._on_free(device.fact, seconds)
                 return
         attempt = self._attempts.get(report.attempt)
-        if attempt is None:  # The report is late: the engine has given up this attempt.
+        if attempt is None:  # The report is late: the engine has given up on this attempt.
             return
         if isinstance(report.answer, m.AtStage):
             attempt.on_stage(report.answer.stage)

@@ -1,8 +1,8 @@
 """Messages between the engine and a worker, and between a worker and its judging process. All are JSON.
 
 The engine sends an :class:`Order` as the argument of a Dask task. Workers answer through Dask's events: a
-:class:`Report` on the engine's own topic, and a :class:`Beat` on the topic of all engines. No message contains a Python
-object. Processes unpickle only Dask's own messages, which mutual TLS protects.
+:class:`Report` on the engine's own topic, and a :class:`Beat` on a topic that all engines share. No message contains a
+Python object. Processes unpickle only Dask's own messages, which mutual TLS protects.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ FINAL = (Measured, OpenedProblem, Built, Judged, RunoffTimed, Compiled, Done, Fa
 
 
 class Report(Struct, frozen=True):
-    """An answer to an attempt. ``attempt`` is "" for answers that concern no attempt."""
+    """An answer to an attempt. ``attempt`` is "" for answers that do not concern an attempt."""
 
     attempt: str
     answer: AnyAnswer
@@ -231,8 +231,8 @@ class Report(Struct, frozen=True):
 class Beat(Struct, frozen=True, tag="beat"):
     """A worker's heartbeat.
 
-    ``address``: the Dask worker's address. ``start``: larger for each later start of the worker. ``lacks``: why this
-    host cannot judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
+    ``address``: the Dask worker's address. ``start``: increases with each start of the worker. ``lacks``: why this host
+    cannot judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
     ``running``: attempts in progress, of any engine. ``stuck``: attempts with a judging process that has been silent
     for some seconds.
     """

@@ -1,5 +1,6 @@
-"""The devices of a cluster: which devices joined or left, which may judge, and why the others may not. This module does
-no input or output.
+"""The devices of a cluster: which devices joined or left, which may judge, and why the others may not.
+
+This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class Roster:
         self.devices: dict[str, Device] = {}
         self._refused: dict[str, str] = {}
         self._losses: dict[str, int] = {}
-        """Number of losses of each device since its last verdict, by id. A host that keeps joining and leaving finishes
-        no work.
+        """How many times the engine has lost each device since its last verdict, by id. A host that keeps joining and
+        leaving does not finish any work.
         """
         self._join_command = join_command
         self._settled = bool(model)
@@ -117,7 +118,7 @@ class Roster:
                     self._on_join(before)
             return
         if before is not None:
-            if before.beat.start > beat.start:  # This heartbeat of an earlier start arrived late.
+            if before.beat.start > beat.start:  # This heartbeat is late: it is from an earlier start.
                 return
             self._leave(before, f"{before.host}: its worker restarted")
         self.devices[beat.device.id] = device = Device(beat, now, self._with_peaks(beat.device))
@@ -162,7 +163,7 @@ class Roster:
             self.left(device.id, f"{device.host}: its worker left")
 
     def look(self) -> None:
-        """Find devices that have been silent for too long."""
+        """Remove devices that have been silent for too long."""
         now = self._clock()
         for device in [one for one in self.devices.values() if now - one.heard_at > SILENT_S]:
             self.left(

@@ -1,5 +1,5 @@
-"""Run a cluster's scheduler: the meeting point of engines and workers. The scheduler judges nothing, so any host can
-run it.
+"""Run a cluster's scheduler: the meeting point of engines and workers. The scheduler does not judge kernels, so any
+host can run it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
 
 
 def main(certificates: Path, port: int = 0) -> None:
-    """Serve on ``port``, or on a free port if 0. Print the address, and end with the parent process."""
+    """Serve on ``port``, or on a free port if 0. Print the address, and exit when the parent process exits."""
     die_with_parent()
     asyncio.run(run_scheduler("", port, certificates, lambda address: print(address, flush=True)))
 

@@ -52,8 +52,8 @@ wait $reader
 exit 0
 """
 """Shell script that runs a worker on a host. The first line of standard input contains the certificates. When standard
-input closes, the script ends the worker. If the worker ends, the script ends too. A shell runs its traps during
-``wait``, but not while a command runs in the foreground.
+input closes, the script ends the worker. If the worker ends, the script ends too. The script uses ``wait``, because a
+shell runs its traps during ``wait``, but not while a command runs in the foreground.
 """
 
 _log = logging.getLogger("engine")
@@ -125,7 +125,7 @@ class SshHosts:
         return int(line.decode().strip().rpartition(":")[2])
 
     async def _keep_scheduler(self, port: int) -> None:
-        """Start the scheduler again on the same port if it ends. Workers and the engine then connect again."""
+        """Restart the scheduler on the same port whenever it ends. The workers and the engine then reconnect."""
         while self._scheduler is not None and not self._closed:
             code = await self._scheduler.wait()
             self._tell(f"the cluster's scheduler ended (exit code {code}); the engine starts it again")

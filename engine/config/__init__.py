@@ -1,1 +1,1 @@
-"""The configuration of a search: a validated ``Config`` from a TOML file, with errors by file and line."""
+"""The configuration of a search: a validated ``Config`` from a TOML file, with errors that name the file and line."""

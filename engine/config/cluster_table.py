@@ -44,7 +44,7 @@ class ClusterConfig(Table):
     password.
     """
     address: str | None = None
-    """With ``hosts``: name or IP address by which the hosts reach the engine's machine. Default: the machine's host
+    """With ``hosts``: name or IP address that the hosts use to reach the engine's machine. Default: the machine's host
     name.
     """
     command: str = "kernel-tui"

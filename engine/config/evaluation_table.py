@@ -23,15 +23,15 @@ class EvaluationConfig(Table):
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT
     """Largest allowed error of an output element, relative to the rms of the output plus the element's magnitude.
-    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 sets this error.
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 sets the limit.
     """
     precision: Literal["any", "fp32"] = "any"
     """Required precision. ``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as
     accurate as fp32.
     """
     libraries: Literal["refuse", "label"] = "refuse"
-    """Policy for kernels that call a library (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge rejects such
-    kernels. ``label``: the judge accepts them, and the verdict names the library.
+    """Policy for kernels that call a library (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge rejects
+    these kernels. ``label``: the judge accepts them, and the verdict names the library.
     """
     max_pairs: int = Field(default=200, ge=8, le=100_000)
     """Maximum number of timing pairs per evaluation. Each pair times the reference and the kernel. For a thorough

@@ -68,7 +68,7 @@ class CalledModel(_Proposer):
     again.
     """
     timeout_s: Positive = 600.0
-    """Seconds without data from the server after which an attempt fails."""
+    """An attempt fails if the server sends no data for this many seconds."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
     """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number of tokens
     for each call in flight. Default: 32768, or 16384 with a ``base_url``.
@@ -108,9 +108,9 @@ class RemoteModel(CalledModel):
     model: str = Field(min_length=1)
     """The model's name on its server."""
     base_url: BaseUrl | None = None
-    """URL of another server that uses the provider's protocol."""
+    """URL of another server that supports the provider's API."""
     structured: bool = True
-    """Whether to request ideas as JSON that the server validates against a schema. Set this key to false for servers
+    """Whether to request ideas as structured output: JSON that follows a schema. Set this key to false for servers
     without structured output.
     """
 
@@ -124,7 +124,7 @@ class RemoteModel(CalledModel):
 
 
 class OpenAIModel(RemoteModel):
-    """OpenAI, or any server at ``base_url`` with OpenAI's chat protocol (vLLM, Ollama, llama.cpp, OpenRouter)."""
+    """OpenAI, or any server at ``base_url`` with an OpenAI-compatible API (vLLM, Ollama, llama.cpp, OpenRouter)."""
 
     provider: Literal["openai"]
     api: Literal["responses", "chat"] | None = None
@@ -164,7 +164,7 @@ class GeminiModel(RemoteModel):
 
 
 class AnthropicModel(RemoteModel):
-    """Anthropic's Claude, or any server at ``base_url`` with Anthropic's Messages protocol."""
+    """Anthropic's Claude, or any server at ``base_url`` that supports Anthropic's Messages API."""
 
     provider: Literal["anthropic"]
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -197,7 +197,7 @@ class AnthropicModel(RemoteModel):
 
 
 class CommandModel(CalledModel):
-    """Any program that reads the prompt on stdin and writes the reply to stdout."""
+    """Any program that reads the prompt from stdin and writes the reply to stdout."""
 
     provider: Literal["command"]
     command: Command

@@ -96,7 +96,10 @@ _KEY_VARIABLE = {
 
 
 class Fault(Struct, frozen=True):
-    """An error in a config. Lines are numbered from 1; ``line`` is None without a line, as for a missing file."""
+    """An error in a config.
+
+    ``line`` is numbered from 1. It is None if the error has no line, such as for a missing file.
+    """
 
     line: int | None
     key: str
@@ -124,7 +127,7 @@ class ConfigError(Exception):
 
 
 class SearchConfig(Table):
-    """The size and the strategy of the search. All counts are per problem."""
+    """The size and the strategy of the search. The counts apply to each problem separately."""
 
     strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
     """Strategy that selects the parents of the next round."""
@@ -137,8 +140,8 @@ class SearchConfig(Table):
     variants: int = Field(default=3, ge=1, le=100)
     """Number of kernels per idea."""
     parents: int = Field(default=2, ge=1, le=100)
-    """Number of kernels that become parents of the next round. ``beam`` may add one kernel whose idea has a
-    different category from the ideas of these kernels and their ancestors.
+    """Number of kernels that become parents of the next round. ``beam`` may add one kernel whose idea's
+    category is new to the lineages of these kernels.
     """
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
@@ -147,7 +150,7 @@ class SearchConfig(Table):
     """Maximum number of attempts to repair a failed kernel."""
     languages: Annotated[tuple[Literal["cuda", "triton", "cpp", "python"], ...], Field(strict=False)] = ()
     """Languages in which models write kernels. Default: ``cuda`` on a GPU and ``cpp`` on a CPU. With several languages,
-    each idea names its language. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
+    each idea names its language. ``triton`` needs a GPU and the ``triton`` package. The playbook writes only ``cuda``
     and ``cpp``.
     """
     allocation: Literal["weights", "adaptive"] = "weights"
@@ -160,8 +163,8 @@ class BudgetConfig(SpendLimits):
     """Limits that end the search early. An omitted key means no limit."""
 
     minutes: Positive | None = None
-    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count, nor does time
-    in which another process occupies the device.
+    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses, and time when other
+    processes occupy all devices, do not count toward this limit.
     """
     minutes_per_problem: Positive | None = None
     """Engine time in minutes for each problem. With this key, the engine opens, searches and evicts one problem before
@@ -248,7 +251,8 @@ class Config(Table):
         evaluation = info.data.get("evaluation")
         if cluster is not None and bool(cluster.hosts) == (cluster.scheduler is not None):
             raise refusal(
-                'this table needs one of two keys; set hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"'
+                'this table needs exactly one of two keys; set either hosts = ["gpu1", ...] or '
+                'scheduler = "tls://gpu1:8786"'
             )
         if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
             raise refusal(
@@ -256,8 +260,8 @@ class Config(Table):
             )
         if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
             raise refusal(
-                'evaluation.device must be "auto", "cpu" or "cuda" if other hosts judge; to choose a host\'s GPUs, '
-                "start its worker with --gpus"
+                'evaluation.device must be "auto", "cpu" or "cuda" if other hosts judge kernels; to choose a host\'s '
+                "GPUs, start its worker with --gpus"
             )
         return cluster
 
@@ -427,7 +431,7 @@ def _echo(detail: ErrorDetails) -> bool:
 
 
 def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
-    """Return whether a key is missing only because it is misspelled, which another error reports."""
+    """Return whether a key is missing only because of a misspelling that another error reports."""
     path = _path_of(detail)
     return detail["type"] == "missing" and any(
         (*there[:-1], _meant(there, table)) == path
@@ -512,7 +516,7 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
     if near := _meant(path, table):
         return f'unknown key; did you mean "{near}"?'
     if elsewhere := _home_of(key, model):
-        return f"this key belongs to {elsewhere}; move it there"
+        return f"this key belongs {elsewhere}; move it there"
     return f"unknown key; use one of {', '.join(model.model_fields)}"
 
 
@@ -546,12 +550,12 @@ _SECTIONS: dict[str, type[Table]] = {
 
 
 def _home_of(key: str, here: type[Table]) -> str:
-    """The table in which ``key`` would be valid, or "" if no table has such a key."""
+    """Where ``key`` would be valid, such as "in [budget]", or "" if no table has this key."""
     if here is not Config and key in _SECTIONS:
-        return f"its own table, [{key}]"
+        return f"in its own table, [{key}]"
     if here is not Config and key in Config.model_fields:
-        return "the top of the file, before any [table]"
+        return "at the top of the file, before any [table]"
     providers = MODEL_TABLES.values()
     if here in providers and any(key in model.model_fields for model in providers):
         return ""
-    return next((f"[{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")
+    return next((f"in [{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")

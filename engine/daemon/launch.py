@@ -25,7 +25,7 @@ from engine.system.python_process import python_command, python_path
 
 START_S = 60.0
 UNATTENDED = "unattended"
-"""The last command-line argument of an engine whose search no person watches."""
+"""The last command-line argument of an engine that runs unattended."""
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 8
 _STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
@@ -109,12 +109,12 @@ class EngineStart:
 def spawn_engine(paths: SessionPaths, timeout_s: float = START_S, *, unattended: bool = False) -> EngineStart:
     """Start an engine process for a new or stored session, and return without waiting.
 
-    The new engine also handles requests that arrive during its startup. ``unattended`` means that no person watches the
-    search. An unattended engine ends when only a person could add more kernels.
+    The new engine also handles requests that arrive during its startup. ``unattended`` means that no user is watching
+    the search. An unattended engine ends instead of waiting for kernels that only a user could add.
 
     Raises:
         SessionBundled: The session ships with kernel-tui.
-        SessionLocked: Another engine runs the session.
+        SessionLocked: Another engine is running the session.
         ConfigMissing: The session's copy of the configuration is missing.
         SessionError: The session cannot be opened.
     """

@@ -33,7 +33,7 @@ class LogoutPolicy(Struct, frozen=True):
 
     @property
     def advice(self) -> str | None:
-        """Advice on how to make a search survive logout; None if the user has nothing to do."""
+        """Advice on how to make a search survive logout; None if no action is needed."""
         if not self.kills or (self.scope and self.lingers):
             return None
         if self.scope:
@@ -43,13 +43,15 @@ class LogoutPolicy(Struct, frozen=True):
             )
         return (
             "logind kills this user's processes at logout (KillUserProcesses=yes), and 'systemd-run --user --scope' "
-            "fails here, so logout ends a search. Stay logged in, or ask the administrator for KillUserProcesses=no."
+            "fails here, so searches end at logout. Stay logged in, or ask the administrator to set "
+            "KillUserProcesses=no."
         )
 
 
 def logout_policy() -> LogoutPolicy:
-    """Query logind or, if logind does not answer, read its configuration. The query takes milliseconds and raises no
-    exception."""
+    """Query logind or, if logind does not answer, read its configuration. The query takes milliseconds and never raises
+    an exception.
+    """
     user = user_name()
     asked = _ask(("busctl", "--system", "get-property", *_MANAGER, "KillUserProcesses", "KillExcludeUsers"))
     if asked is not None:

@@ -80,7 +80,7 @@ class Launch(NamedTuple):
     """How a person started this engine.
 
     ``asked_at``: Unix time of the request. Stop requests from before this launch were for a previous engine.
-    ``unattended``: no person watches the search, so the engine does not wait for kernels that only a person could seed.
+    ``unattended``: no user is watching the search, so the engine does not wait for kernels that only a user could add.
     """
 
     asked_at: float
@@ -92,7 +92,7 @@ def main(directory: Path, marker: str, launch: Launch) -> ExitCode:
 
     Args:
         directory: The session's directory.
-        marker: Value of an environment variable by which the guard recognizes the engine's processes.
+        marker: Value of an environment variable that the guard uses to recognize the engine's processes.
         launch: How a person started the engine.
 
     Returns:
@@ -111,7 +111,8 @@ def main(directory: Path, marker: str, launch: Launch) -> ExitCode:
         return error.exit_code
     ending = Ending("error", _MESSAGES["error"], ExitCode.FAILURE)
     try:
-        # The guard may clean up only the engine's own process session, or it would kill the shell that started it.
+        # The guard may clean up only the engine's own process session. Otherwise, it would kill the shell that started
+        # the engine.
         guard = Guard(os.getpid() if os.getsid(0) == os.getpid() else 0, marker)
         ending = asyncio.new_event_loop().run_until_complete(_serve(paths, lock, guard, launch))
     except Exception as error:
@@ -247,7 +248,7 @@ async def _beat(
     writer: EventWriter, guard: Guard, signals: list[signal.Signals], readings: Readings, state: SessionState
 ) -> None:
     """Write a heartbeat and device readings every second. Because this coroutine runs in the event loop, a blocked loop
-    shows as missing heartbeats.
+    shows up as missing heartbeats.
 
     Returns only after the writer has failed.
     """

@@ -1,7 +1,7 @@
 """Discover the hardware and read its load: NVIDIA GPUs through NVML, the CPU through psutil.
 
 ``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
-driver, the list contains no GPU. A value that a device does not report is None.
+driver, the list contains no GPUs. A value that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from engine.devices.nvml import as_text, driver
 from engine.devices.sample import DeviceSample
 
 CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
-"""FP32 lanes per streaming multiprocessor, by major compute capability. Devices of compute capability 6.0 and 8.0 have
-64 lanes. NVML reports only the total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+"""FP32 cores per streaming multiprocessor, by major compute capability. Exceptions: devices of compute capability 6.0
+and 8.0 have 64 cores. NVML reports only the total number of cores. Source: CUDA C++ Programming Guide, "Compute
+Capabilities".
+"""
 
 VECTOR_EXTENSIONS = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
@@ -40,10 +42,10 @@ clocks that a user set (0x2)."""
 
 
 class DeviceReader:
-    """A reader of every device's load.
+    """Reader for the properties and the load of all devices.
 
     CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
-    device; None if the list has an NVIDIA device.
+    devices; None if the list has at least one.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class DeviceReader:
         self._handles = {uuid: self._nvml.handles[uuid] for uuid in uuids}
         self.cuda_absence = self._nvml.absence
         if self.cuda_absence is None and not self._nvml.handles:
-            self.cuda_absence = "the NVIDIA driver lists no device"
+            self.cuda_absence = "the NVIDIA driver lists no devices"
         elif self.cuda_absence is None and not self._handles:
             self.cuda_absence = f"CUDA_VISIBLE_DEVICES={visible} hides every device"
         import psutil
@@ -72,7 +74,7 @@ class DeviceReader:
         return samples
 
     def read_device(self, device: str) -> DeviceSample | None:
-        """Return a sample of the device with this id, or None if the device is missing. Query no other device."""
+        """Return a sample of the device with this id, or None if the device is missing. Do not query other devices."""
         if device == "cpu":
             return cpu_sample()
         handle = self._handles.get(device)
@@ -141,7 +143,7 @@ def visible_devices(uuids: list[str], visible: str | None) -> list[str]:
 
 def cuda_arch(major: int, minor: int) -> str:
     """Return nvcc's target architecture. For Hopper and later, the target is architecture-specific (``sm_90a``), which
-    enables wgmma and TMA.
+    enables instructions such as wgmma.
     """
     return f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}"
 

@@ -1,6 +1,7 @@
 """Query GPUs through NVIDIA's management library (NVML): free memory, and the processes that occupy memory.
 
-NVML creates no CUDA context, so a process that uses NVML can still fork. ``driver`` imports ``pynvml`` on first use.
+NVML does not create a CUDA context, so a process that uses NVML can still fork. ``driver`` imports ``pynvml`` on first
+use.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ T = TypeVar("T")
 
 
 class Nvml:
-    """The NVIDIA driver. ``handles`` maps UUIDs to GPUs. ``absence`` explains why the driver is missing; None if the
-    driver exists."""
+    """The NVIDIA driver. ``handles`` maps UUIDs to GPUs. ``absence`` explains why NVML is unavailable; None if NVML
+    is available.
+    """
 
     def __init__(self) -> None:
         self.handles: dict[str, Any] = {}

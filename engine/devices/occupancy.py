@@ -125,7 +125,7 @@ class LaunchShape(Struct, frozen=True):
 def launch_shapes(source: str) -> tuple[LaunchShape, ...]:
     """Find a source's launches whose block size is a constant, in source order.
 
-    Supported forms: ``<<<grid, 256>>>``, a ``constexpr int`` of the file, ``dim3(32, 8)``.
+    Supported forms: ``<<<grid, 256>>>``, a constant that the source defines, and ``dim3(32, 8)``.
     """
     constants = {
         name: int(value.replace("'", ""))

@@ -1,4 +1,6 @@
-"""Readings of devices, as the session file stores them. Monitors need no other module of this folder."""
+"""Device readings, as the session file stores them. This module does not import the code that reads the devices, so
+monitors can load it quickly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the software of hosts that judge kernels for one search: compilers, PyTorch's build, the driver."""
+"""Compare the software of hosts that judge kernels for one search: compilers, PyTorch build, and driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.devices.fact import DeviceFact
 
 
 def usual_software(facts: Iterable[DeviceFact]) -> tuple[str, ...]:
-    """Return the versions that most devices have; in a tie, the first; () if all versions are unknown."""
+    """Return the most common set of versions; in a tie, the first set; () if all versions are unknown."""
     counts = Counter(one.software for one in facts if one.software)
     return counts.most_common(1)[0][0] if counts else ()
 

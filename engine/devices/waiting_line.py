@@ -1,7 +1,8 @@
 """Order the work that waits for a device, so that a judge rarely opens a problem again.
 
-A judge keeps only a few problems open, because their buffers take gigabytes. Opening a problem again takes longer than
-most verdicts. Therefore, work on a problem that the device has open may overtake older work, but only a few times.
+A judge keeps only a few problems open, because their buffers use gigabytes. Opening a problem again takes longer than
+most verdicts. Therefore, work may overtake older work if the device already has its problem open. ``MOST_OVERTAKEN``
+limits how often other work may overtake the same kernel.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Waiting:
 def first_in_line(line: Iterable[Waiting], here: Container[str], elsewhere: Container[str] = ()) -> Waiting:
     """Return the work that a free device should do next. ``line`` must not be empty.
 
-    ``here``: the problems that the device has open. ``elsewhere``: the problems that other devices have open. First
-    comes work that other work has overtaken the maximum number of times. Next comes work on problems that are open
-    here, then on problems that are open nowhere. Otherwise, older work comes first.
+    ``here``: the problems that the device has open. ``elsewhere``: the problems that other devices have open. Work that
+    other work has overtaken the maximum number of times comes first. Next comes work on problems that are open here,
+    then work on problems that are not open on any device, then the rest. Within each group, older work comes first.
     """
 
     def order(one: Waiting) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Check the connection to a cluster: packages, certificates, and the scheduler."""
+"""Check the connection to a cluster: packages, SSH, certificates, and the scheduler."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster(config: Config | None) -> Finding:
 
 
 def _ssh(hosts: Sequence[str], command: str) -> Finding:
-    """Check that SSH reaches the hosts without a password, and that kernel-tui has the same version there."""
+    """Check that SSH reaches the hosts without a password, and that they have the same version of kernel-tui."""
     name = "cluster"
     for host in hosts:
         asked = run(["ssh", "-o", "BatchMode=yes", host, f"{command} --version"], _SSH_S)
@@ -78,6 +78,9 @@ def _ssh(hosts: Sequence[str], command: str) -> Finding:
         if __version__ not in asked.stdout:
             there = asked.stdout.strip()
             return Finding(
-                name, "fail", f"{host} has {there}, but this machine has {__version__}", f"update kernel-tui on {host}"
+                name,
+                "fail",
+                f"{host} has {there}, but this machine has {__version__}",
+                f"install kernel-tui {__version__} on {host}",
             )
     return Finding(name, "ok", f"SSH reaches {', '.join(hosts)}; kernel-tui {__version__} is installed there")

@@ -13,8 +13,8 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(Struct, frozen=True):
-    """The result of one check. ``fail`` means that a search cannot run; ``warn`` means that a search runs, with the
-    limitation in ``what``. ``remedy``: what to do about the problem, or "".
+    """The result of one check. ``fail`` means that a search cannot run; ``warn`` means that a search can run, but with
+    the limitation that ``what`` describes. ``remedy``: what to do about the problem, or "".
 
     ``name`` is short and stable ("c++ compiler"). ``what`` is one sentence.
     """

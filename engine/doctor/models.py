@@ -24,7 +24,7 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
     today = today or datetime.now(UTC).date()
     remote = [] if config is None else [one for one in config.models if isinstance(one, RemoteModel)]
     if not remote:
-        return Finding(name, "ok", "the search calls no remote model")
+        return Finding(name, "ok", "the search does not call remote models")
     told: list[str] = []
     level: Level = "ok"
     for model in dict.fromkeys(one.model for one in remote):
@@ -60,7 +60,7 @@ def programs(config: Config | None) -> Finding:
         return Finding(
             name, "fail", "; ".join(missing), "correct the `command` key in [[models]], or install the program"
         )
-    return Finding(name, "ok", ", ".join(model.command[0] for model in models) or "no model runs as a program")
+    return Finding(name, "ok", ", ".join(model.command[0] for model in models) or "no model runs a local program")
 
 
 def languages(config: Config | None, devices: Sequence[DeviceFact]) -> Finding:

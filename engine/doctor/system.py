@@ -1,4 +1,4 @@
-"""Check what a search needs from the system: session files, logout, API keys, threads, terminal."""
+"""Check what a search needs from the system: session files, logout, API keys, threads, and the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.session.store.filesystem import MOUNTS, check_file_system, mount_typ
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
 _MEASURED_S = 0.5
-"""Seconds for which the check measures the processor use of running programs."""
+"""Time over which the check measures the CPU usage of running programs, in seconds."""
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
@@ -97,9 +97,9 @@ def threads(
     used: Callable[[], float] | None = None,
     directory: Path | None = None,
 ) -> Finding:
-    """Check whether kernels can use all cores: OpenMP's settings, and the processor use of running programs.
+    """Check whether kernels can use all cores: OpenMP's settings, and the CPU usage of running programs.
 
-    ``used`` measures the share of the usable cores that programs use. If that is too much, the finding names the
+    ``used`` measures the share of the usable cores that programs use. If the share is too large, the finding names the
     running searches whose sessions are in ``directory``.
     """
     name = "threads"

@@ -1,4 +1,4 @@
-"""Check the tools that build, run and isolate kernels: Python, compilers, driver, PyTorch, sandbox."""
+"""Check the tools that build, run and isolate kernels: Python, compilers, the driver, PyTorch, and the sandbox."""
 
 from __future__ import annotations
 

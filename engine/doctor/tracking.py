@@ -14,27 +14,30 @@ _ANSWER_S = 5.0
 
 
 def tracking(config: Config | None) -> Finding:
-    """Check that the MLflow server answers. A search also runs without the server, and sends the metrics later."""
+    """Check that the MLflow server answers. A search can start without the server and send the metrics later."""
     name = "tracking"
     address = config.tracking.mlflow if config is not None else None
     if address is None:
-        return Finding(name, "ok", "no [tracking] in the config: a search sends no metrics")
+        return Finding(name, "ok", "no [tracking] in the config: a search does not send metrics")
     if find_spec("mlflow") is None:
         return Finding(
-            name, "warn", "MLflow is not installed, so a search sends no metrics", "pip install 'kernel-tui[tracking]'"
+            name,
+            "warn",
+            "MLflow is not installed, so a search cannot send metrics",
+            "pip install 'kernel-tui[tracking]'",
         )
     if not address.startswith(("http://", "https://")):
         return Finding(name, "ok", f"MLflow writes to {address}, without a server")
     why = _refusal(f"{address.rstrip('/')}/health")
     if why is None:
         return Finding(name, "ok", f"the MLflow server {address} answers")
-    remedy = "start the server, or correct the `mlflow` key in [tracking]; a search sends the metrics later"
+    remedy = "start the server, or correct the `mlflow` key in [tracking]; a search keeps trying to send its metrics"
     return Finding(name, "warn", f"the MLflow server {address} does not answer: {why}", remedy)
 
 
 def _refusal(address: str) -> str | None:
-    """Return the reason why ``address`` did not answer; None if it did. A request to log in also counts as an
-    answer.
+    """Return the reason why ``address`` did not answer; None if it did. A server that requires a login (HTTP status 401
+    or 403) has answered.
     """
     try:
         with urllib.request.urlopen(address, timeout=_ANSWER_S):

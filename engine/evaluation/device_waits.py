@@ -31,7 +31,7 @@ class Wait(Struct, frozen=True):
 
     ``held_since`` is in Unix seconds, or None if unknown. ``command``: the command of ``pid``, or "" if unknown.
 
-    If ``needed_bytes`` is not 0, the wait is for that much memory, and only ``free_bytes`` are free. For such a wait,
+    If ``needed_bytes`` is not 0, the wait is for that much memory, and only ``free_bytes`` are free. In that case,
     ``pid`` is the process that uses the most memory, or 0 if unknown.
     """
 
@@ -60,7 +60,7 @@ class _Device:
 
 
 class DeviceWatch:
-    """Poll which processes hold the devices that this process and its children have requested.
+    """Poll to find which processes hold the devices that this process and its children have requested.
 
     The watch calls ``on_wait`` after a wait of one second, and again when another process takes the device. At the end
     of each reported wait, the watch calls ``on_free`` with the wait's length in seconds.

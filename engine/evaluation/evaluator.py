@@ -112,9 +112,9 @@ class Evaluator(Protocol):
     ) -> Verdict:
         """Build, check and time one kernel. Canceling the task ends its processes within a second.
 
-        The verdict reports errors in the kernel, which raise no exception. The event loop calls ``on_stage`` for each
-        stage, and ``known`` when the kernel is built and would run next. It calls ``on_verdict`` after a kernel has
-        run, before ``known`` for the next kernel on the device. ``on_device`` receives the name of another host's
+        Errors in the kernel do not raise exceptions; the verdict reports them. The event loop calls ``on_stage`` for
+        each stage, and ``known`` when the kernel is built and would run next. It calls ``on_verdict`` after a kernel
+        has run, before ``known`` for the next kernel on the device. ``on_device`` receives the name of another host's
         device that runs the next stages.
         """
         ...

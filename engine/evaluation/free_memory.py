@@ -1,4 +1,4 @@
-"""Check whether a problem fits on a device. The system would kill a judge that exceeds the device's memory."""
+"""Check whether a problem fits on a device. A judge that exceeds the device's memory fails, or the system kills it."""
 
 from __future__ import annotations
 

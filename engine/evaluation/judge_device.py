@@ -21,7 +21,7 @@ _DEVICE = POLICY.device
 class JudgeDevice:
     """One device. ``kind``: "cpu" or "cuda" (the first visible GPU).
 
-    The constructor measures no times, because another process may be using the device.
+    The constructor does not time anything, because another process may be using the device.
     """
 
     def __init__(self, kind: str, threads: int) -> None:
@@ -81,8 +81,8 @@ class JudgeDevice:
         return float(self._start.elapsed_time(self._stop))
 
     def _eviction_on(self, stream: torch.cuda.Stream) -> Callable[[], None]:
-        """Return a function that evicts the L2 cache as the runner does, so that judge and runner launch a timed call
-        equally early.
+        """Return a function that evicts the L2 cache as the runner does. Judge and runner can then launch a timed call
+        equally far ahead of the GPU.
         """
         address, size = c_uint64(self._flush.data_ptr()), c_size_t(self._flush.nbytes)
         return partial(self._driver.call, "cuMemsetD8Async", address, 0, size, c_void_p(stream.cuda_stream))

@@ -26,7 +26,7 @@ class Effort(Struct, frozen=True):
     """The time that the judge may spend on timing for one verdict."""
 
     half_width: float
-    """Maximum extent of a settled ratio's 95% interval to each side of the median, relative to the median."""
+    """Maximum distance from the median to either bound of a settled ratio's 95% interval, relative to the median."""
     least_s: float
     """Minimum seconds of timing, because the speed of a shared machine drifts over seconds."""
     overhead_s: float
@@ -41,17 +41,20 @@ class PairPolicy(Struct, frozen=True):
     least: int = 8
     """Minimum number of pairs for a settled ratio."""
     least_outliers: int = 4
-    """Minimum number of pairs with outliers. A kernel that samples one row in eight, and computes exactly if its sample
-    contains an outlier, gives correct outputs in a quarter of these pairs. It passes four of them in 0.4% of verdicts.
+    """Minimum number of pairs with outliers. Consider a kernel that samples one row in eight, and computes exactly if
+    its sample contains an outlier. Its outputs are correct in a quarter of these pairs, so all four are correct in 0.4%
+    of verdicts.
     """
     least_exact: int = 16
     """Minimum number of pairs if fp32 is required, because the judge measures precision on a sample of the pairs."""
     least_far: int = 6
-    """Minimum number of pairs for a kernel that is far too slow. Such a kernel's exact ratio does not matter."""
+    """Minimum number of pairs for a kernel that is far too slow. For a kernel this slow, the exact ratio does not
+    matter.
+    """
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
     look_always: int = 16
-    """Number of first pairs after each of which the judge computes the statistics."""
+    """Number of initial pairs. The judge computes the statistics after each of them."""
     look_every: int = 8
     """Number of later pairs between two computations of the statistics. The time for the statistics grows with the
     number of pairs, from 0.05 ms to 0.8 ms with 1,400 pairs.
@@ -67,8 +70,8 @@ class PairPolicy(Struct, frozen=True):
     least_writes: int = 5
     """Minimum number of calls with memory writes if the reference was slow. The judge uses their median time."""
     outliers_one_in: int = 3
-    """Number of pairs in a cycle, in which one pair has outliers in its inputs. This rate exposes kernels that sample
-    their inputs, but is too low to change a median.
+    """Number of pairs in a cycle. In each cycle, one pair has outliers in its inputs. This rate exposes kernels that
+    sample their inputs, but is too low to change a median.
 
     Another pair of the cycle has inputs with mean zero, which reveal precision. If fp32 is required, all pairs have
     such inputs where the problem permits them.
@@ -84,20 +87,21 @@ class PairPolicy(Struct, frozen=True):
     thorough_busy: Effort = Effort(half_width=0.004, least_s=1.5, overhead_s=4.0, runs_s=6.0)
     """Effort for a thorough verdict while other programs are running, or if most pairs are disturbed."""
     processes: int = 3
-    """Number of timing processes for a thorough verdict. Memory and thread layout change times by 1% between
-    processes.
+    """Number of timing processes for a thorough verdict. Memory and thread layout change times by 1% between processes.
     """
     thorough_pairs: int = 7
-    """Factor on ``max_pairs`` for each process of a thorough verdict, because short kernels need thousands of pairs."""
+    """Multiplier for ``max_pairs`` in each process of a thorough verdict, because short kernels need thousands of
+    pairs.
+    """
     widest: float = 4.0
     """Ratio of the 95% interval's bounds above which a speedup is undecided, if the interval contains 1."""
     undecided: float = 4.0
-    """Factor on the timing limits for an undecided kernel."""
+    """Multiplier for the timing limits of an undecided kernel."""
     noisy_longer: float = 6.0
-    """Factor on the timing limits for a noisy kernel."""
+    """Multiplier for the timing limits of a noisy kernel."""
     noisy: float = 0.015
-    """Extent of the interval to one side of the median, relative to the median, above which a kernel on a GPU is noisy.
-    Most noisy kernels launch from Python.
+    """Distance from the median to either bound of the interval, relative to the median, above which a kernel on a GPU
+    is noisy. Most noisy kernels launch from Python.
     """
 
 
@@ -110,7 +114,7 @@ class StatisticsPolicy(Struct, frozen=True):
     """Number of samples above which the normal distribution replaces the binomial distribution."""
     order: float = 1.15
     """Maximum effect of the order within a pair, as a factor in either direction. The order matters because the second
-    call finds other data in the caches.
+    call finds different data in the caches.
     """
     least_of_order: int = 3
     """Minimum number of pairs per order. With fewer pairs, the order's effect is unknown."""
@@ -148,8 +152,8 @@ class ClockPolicy(Struct, frozen=True):
     python_batch_ms: PerDevice = PerDevice(0.15, 0.15)
     """Allowance around ``forward`` for a call in a batch, during which no process has to wake up."""
     output_copy: float = 1.5
-    """Factor on the judge's own copy time, because the runner copies a Python kernel's outputs after the runner's clock
-    has stopped.
+    """Allowed time for copying a Python kernel's outputs, relative to the judge's own copy time. The runner copies the
+    outputs after its clock has stopped.
     """
     output_ms: float = 0.008
     """Allowance for checking an output of a Python kernel and starting its copy. On an H200, each of these two steps
@@ -159,8 +163,8 @@ class ClockPolicy(Struct, frozen=True):
     binds: int = 32
     """Number of recent weight-binding times that the judge keeps."""
     bind: float = 2.0
-    """Factor on the judge's own time for binding weights. While its clock is stopped, a Python kernel's process binds a
-    slot's weights and inspects the buffers that the reference writes.
+    """Allowed time for binding weights, relative to the judge's own time. While its clock is stopped, a Python kernel's
+    process binds a slot's weights and inspects the buffers that the reference writes.
     """
     misreported: float = 1.5
     """Multiple of the reported time above which a call counts as cheating, if the excess is above ``misreported_ms``.
@@ -170,10 +174,10 @@ class ClockPolicy(Struct, frozen=True):
     time with its own.
     """
     remarked: float = 1.05
-    """Ratio of the judge's time to the reported time above which the verdict notes that the judge's time counts."""
+    """Ratio of the judge's time to the reported time above which the verdict notes that it uses the judge's time."""
     batch_below_ms: float = 1.0
-    """Duration above which calls need no batch, because a batch could not reveal the little time that a call can
-    hide.
+    """Duration above which the judge times calls only one at a time. The time that a longer call can hide is too short
+    for a batch to reveal.
     """
     batch_target_ms: float = 6.0
     """Target duration of a batch. The number of buffers limits the actual duration."""
@@ -196,11 +200,12 @@ class ClockPolicy(Struct, frozen=True):
     batch_colder_ms: PerDevice = PerDevice(0.05, 0.05)
     """Additional time allowed for a call in a batch."""
     batch_cold: float = 1.5
-    """Factor on the time to touch cold buffers once, because a kernel may touch its buffers repeatedly."""
+    """Allowed extra time for cold buffers, relative to the time to touch them once. A kernel may touch them repeatedly.
+    """
     batch_call_ms: PerDevice = PerDevice(0.004, 0.05)
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
-    """Duration of a kernel below which an empty kernel measures the loop overhead."""
+    """Duration of a kernel below which the judge measures the loop overhead with an empty kernel."""
     warm_batch_target_ms: float = 12.0
     """Target duration of a batch on the same buffers."""
     warm_batch_most: int = 2000
@@ -230,7 +235,7 @@ class ClockPolicy(Struct, frozen=True):
     queued_beside_ms: float = 0.2
     """Total allowance for all queued calls, because the GPU takes up to 0.2 ms to switch between processes."""
     queue_shrink: int = 8
-    """Factor by which the number of queued calls shrinks if a stream cannot hold them."""
+    """Divisor of the number of queued calls, if a stream cannot hold them all."""
     least: float = 0.85
     """Lower bound on the time of any GPU call, relative to the time of an event pair around almost no work."""
     waiting_calls: int = 8
@@ -245,7 +250,8 @@ class ClockPolicy(Struct, frozen=True):
     """Number of queued calls of an empty kernel that measure overhead. The judge uses the least disturbed call."""
     reference_slowed: float = 1.25
     """Multiple of the usual time, plus ``reference_slowed_ms``, above which the reference or memory writes count as
-    slow. The allowed difference for the writes depends on the reference's usual time if that time is shorter.
+    slow. For the writes, the allowed excess depends on the usual time of the writes or of the reference, whichever is
+    shorter.
     """
     reference_slowed_ms: float = 0.1
     """Difference in milliseconds below which times differ only by noise."""
@@ -268,7 +274,7 @@ class RunoffPolicy(Struct, frozen=True):
     most_rounds: int = 60
     """Maximum number of rounds."""
     budget_s: float = 2.0
-    """Time after which a runoff starts no new round."""
+    """Time after which a runoff does not start another round."""
     narrow: float = 0.01
     """Maximum half width of a kernel's interval at which the kernel's rank counts as settled."""
     sure: float = 0.999
@@ -276,8 +282,8 @@ class RunoffPolicy(Struct, frozen=True):
     checked: float = 0.3
     """Share of rounds whose outputs the judge compares. A kernel cannot predict these rounds."""
     tied: PerDevice = PerDevice(0.03, 0.01)
-    """Share by which the times of two processes with equal code differ. Kernels this close to the fastest kernel
-    therefore tie with it.
+    """Relative difference between the times of two processes that run the same code. Kernels this close to the fastest
+    kernel therefore tie with it.
     """
 
 
@@ -317,13 +323,13 @@ class DevicePolicy(Struct, frozen=True):
     touched_share: float = 1 / 32
     """Maximum share of the machine's free memory to touch."""
     others_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
-    """Maximum number of bytes in other slots that the judge checks for stray writes."""
+    """Maximum total size of the other slots. If they are larger, the judge does not check them for stray writes."""
     problems_kept: PerDevice = PerDevice(8, 8)
     """Maximum number of problems that a judge keeps open."""
     problems_least: int = 2
-    """Number of problems that a judge keeps open even if they take more than ``problems_share``."""
+    """Number of problems that a judge keeps open even if they use more than ``problems_share``."""
     problems_share: float = 0.25
-    """Share of a GPU's memory that open problems may take. Above this share, the judge closes problems before it opens
+    """Share of a GPU's memory that open problems may use. Above this share, the judge closes problems before it opens
     another problem.
     """
     request_s: int = 900
@@ -362,14 +368,14 @@ class DevicePolicy(Struct, frozen=True):
     peak_most: int = 15
     """Maximum number of repetitions of the copy, of each matrix product and of the convolution."""
     peak_s: float = 0.1
-    """Time after which the judge makes no repetitions beyond the minimum."""
+    """Time limit for repetitions beyond the minimum."""
     one_product: float = 2e-3
-    """Tolerance in fp32 below which one product of fp16 operands is too inexact. The largest errors of such a product
-    are near 1.5e-3.
+    """Tolerance in fp32 below which one product of fp16 operands is too inexact. The largest errors of this product are
+    about 1.5e-3.
     """
     exact_products: int = 3
-    """Number of bf16 products that replace one fp32 product with errors below 1e-4. Two products have errors above
-    1e-3.
+    """Number of bf16 products that replace one fp32 product and keep errors below 1e-4. With two products, errors
+    exceed 1e-3.
     """
 
 
@@ -391,7 +397,7 @@ class AdmissionPolicy(Struct, frozen=True):
     fp64: int = 12
     """Free memory for an fp64 run, relative to the problem's bytes. A run may use up to half of the free memory."""
     spare: int = 3
-    """Divisor of the free memory, which limits the buffers for batches of short calls."""
+    """Divisor of the free memory; the quotient limits the buffers for batches of short calls."""
     measure_bytes: int = 5 * GIB
     """Memory for measuring a GPU's peaks with large copies. The measurement also works with less memory."""
     whole: float = 0.85
@@ -400,7 +406,9 @@ class AdmissionPolicy(Struct, frozen=True):
     Each waiting judge keeps a CUDA context.
     """
     more: float = 1.25
-    """Factor by which the free memory must grow before the judge retries a request that ran out of memory."""
+    """Free memory required to retry a request that ran out of memory, relative to the free memory when the request
+    started.
+    """
     full_s: float = 5.0
     """Maximum wait for the memory that all checks need."""
     least_s: float = 60.0
@@ -410,8 +418,8 @@ class AdmissionPolicy(Struct, frozen=True):
     any amount of memory.
     """
     open_s: float = 600.0
-    """Maximum wait for opening a problem or measuring a device. This wait is longer than other waits, because every
-    verdict depends on these requests.
+    """Maximum wait for more memory after a request to open a problem or measure a device ran out of memory. This wait
+    is longer than the others, because every verdict depends on these requests.
     """
     ask_s: float = 3.0
     """Time for which a judge keeps its turn while other judges release memory."""
@@ -468,8 +476,8 @@ class LibraryPolicy(Struct, frozen=True):
     least_samples: int = 4
     """Minimum number of samples in a library's code that prove the use of the library."""
     least_reported: float = 0.25
-    """Share of the samples in PyTorch's code that the profiler must explain; otherwise, the kernel bypasses PyTorch's
-    operators.
+    """Share of the samples in PyTorch's code that the profiler must explain. With a smaller share, the judge concludes
+    that the kernel bypasses PyTorch's operators.
     """
     more_calls: int = 2
     """Number of extra calls on a CPU before the judge rejects a kernel. The judge uses the least disturbed call."""
@@ -542,9 +550,9 @@ class SandboxPolicy(Struct, frozen=True):
     call_per_eager: float = 100.0
     """Timeout of a call, relative to eager's time."""
     empty_call_s: float = 10.0
-    """Timeout of a call of the judge's own empty kernel. Such a call takes this long only on a stalled machine."""
+    """Timeout of a call of the judge's own empty kernel. The call takes this long only on a stalled machine."""
     status_s: float = 2.0
-    """Timeout for a runner's last process, which reports the kernel's end and then exits."""
+    """Timeout for a runner's last process to exit after it has reported the kernel's end."""
     end_s: float = 5.0
     """Timeout for a killed process to disappear."""
     poll_s: float = 0.02
@@ -566,8 +574,7 @@ class SandboxPolicy(Struct, frozen=True):
     most_sampled_s: float = 5.0
     """Maximum time for sampling on a busy machine, where ``sampled_s`` may yield too few samples."""
     stop_s: float = 0.02
-    """Maximum time for a process's threads to stop. Stopping takes microseconds, unless other programs use
-    the cores.
+    """Maximum time for a process's threads to stop. Stopping takes microseconds, unless other programs use the cores.
     """
     memory_bytes: int = 256 * MIB
     """Maximum memory of a compiled kernel, plus the memory that ``thread_bytes`` and ``per_problem`` add."""
@@ -578,13 +585,13 @@ class SandboxPolicy(Struct, frozen=True):
     per_problem: float = 2.0
     """Additional memory, relative to the problem's minimum memory traffic."""
     per_problem_most_bytes: int = 1 * GIB
-    """Maximum memory traffic that counts for ``per_problem``."""
+    """Upper limit on the memory traffic that ``per_problem`` multiplies."""
     python_memory_bytes: PerDevice = PerDevice(1 * GIB, 8 * GIB)
     """Maximum memory of a Python kernel, including CUDA's host memory."""
     python_per_problem: float = 8.0
     """Additional memory for PyTorch's intermediate results, relative to the size of the problem's tensors."""
     python_per_problem_most_bytes: int = 2 * GIB
-    """Maximum size of the tensors that counts for ``python_per_problem``."""
+    """Upper limit on the size of the tensors that ``python_per_problem`` multiplies."""
     workspace_most_bytes: int = 1 << 46
     """Largest workspace that the runner tries to allocate, because rounding up larger sizes could overflow."""
     flush_bytes: int = 256 * MIB
@@ -619,22 +626,23 @@ class SandboxPolicy(Struct, frozen=True):
     63 outputs.
     """
     report_slack_ms: float = 0.05
-    """Time by which the reported times may exceed ``report_slack`` times the judge's own measurement."""
+    """Allowed excess of the total reported time over ``report_slack`` times the judge's own measurement."""
     report_slack: float = 1.01
-    """Factor by which the reported times may exceed the judge's own measurement. Longer times count as forged."""
+    """Maximum total of the reported times, relative to the judge's own measurement. Longer times count as forged."""
 
 
 class CorrectnessPolicy(Struct, frozen=True):
     """Which inputs test kernels, and which outputs pass a comparison with an fp64 run of the model."""
 
     slight: float = 4.0
-    """Multiple of KernelBench's tolerance up to which rounding can explain an error. The verdict then names no pattern.
+    """Multiple of KernelBench's tolerance up to which rounding can explain an error. The verdict then does not name a
+    pattern.
     """
     slight_share: float = 1e-3
     """Maximum share of wrong integers or booleans that rounding can explain."""
     blended_together: int = 1 << 17
     """Maximum number of elements in a weight that the judge mixes together with others. A network has hundreds of
-    weights.
+    weights, so the judge mixes the small ones together.
     """
     compared_together: int = 1 << 12
     """Maximum number of elements in an output or buffer that the judge compares together with others."""
@@ -651,8 +659,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     most: float = 0.1
     """Upper limit on eager's largest relative error. With larger errors, eager's outputs are close to noise."""
     vanishing: float = 1e-6
-    """Share of eager's largest value up to which an output's rms in fp64 counts as zero. Eager's values are
-    then rounding errors. An example is the mean of normalized values.
+    """Share of eager's largest value up to which an output's rms in fp64 counts as zero. Eager's values are then
+    rounding errors. An example is the mean of normalized values.
     """
     mean: float = 2.5
     """Allowed mean error, relative to eager's mean error. Truncating operands to TF32 causes 2.2 times the error of
@@ -677,22 +685,23 @@ class CorrectnessPolicy(Struct, frozen=True):
     two draws are harmless near the tolerance.
     """
     product_steps: int = 128
-    """Rounding steps of the inputs whose effect must fit within the tolerance, for models with fp32 products.
+    """Relative change of the inputs, in machine epsilons, whose effect must fit within the tolerance, for models with
+    fp32 products.
 
-    Three bf16 products have the effect of about 50 steps if they replace one fp32 product. The largest errors differ by
-    more than a factor of two between two draws of heavy-tailed inputs.
+    Replacing one fp32 product with three bf16 products has the effect of about 50 machine epsilons. The largest errors
+    differ by more than a factor of two between two draws of heavy-tailed inputs.
     """
     accurate: float = 1 / 8
     """Share of the tolerance below which eager's own errors are harmless. A kernel with ``multiple`` times eager's
     error stays within the tolerance, even in a draw with ``conditioned`` times this error.
     """
     steps: int = 32
-    """Rounding steps by which the judge changes inputs to test the model's conditioning.
+    """Relative change of the inputs, in machine epsilons, for testing the model's conditioning.
 
-    A single step may swap two close values, such as softmax scores, in one draw and not in the next.
+    A change of one machine epsilon may swap two close values, such as softmax scores, in one draw and not in the next.
     """
     steps_bf16: int = 4
-    """Rounding steps by which the judge changes bf16 inputs to test the model's conditioning."""
+    """Relative change of bf16 inputs, in machine epsilons, for testing the model's conditioning."""
     nearby: int = 8
     """Number of eager runs on nearby inputs, which show how far rounding changes an ill-conditioned element.
 
@@ -705,17 +714,19 @@ class CorrectnessPolicy(Struct, frozen=True):
     A run made the same choice as the kernel in 37% to 53% of all near ties of a router.
     """
     nearby_steps: int = 32
-    """Distance of nearby inputs, in rounding steps of fp32 or fp64.
+    """Relative distance between an input and its nearby copy, in machine epsilons of fp32 or fp64.
 
-    Sequential fp32 sums of 64 terms had errors of up to 7 of these steps in 78 ill-conditioned trials.
+    Sequential fp32 sums of 64 terms had errors of up to 7 machine epsilons in 78 ill-conditioned trials.
     """
     nearby_steps_half: int = 1
-    """Distance of nearby inputs, in rounding steps of fp16 or bf16. Kernels sum in fp32 and round each value once."""
+    """Relative distance between an input and its nearby copy, in machine epsilons of fp16 or bf16. Kernels sum in fp32
+    and round each value once.
+    """
     hopeless: float = 100.0
     """Multiple of eager's error, after two runs on nearby inputs, above which the kernel is at fault."""
     period: int = 8191
-    """Number of elements after which random numbers in a large tensor repeat; a prime. Drawing every number would
-    take longer than running most models.
+    """Number of elements after which random numbers in a large tensor repeat; a prime. Drawing every number would take
+    longer than running most models.
     """
     least_period: int = 1021
     """Shortest period of the noise added to mixed inputs, in elements."""
@@ -784,14 +795,13 @@ class PrecisionPolicy(Struct, frozen=True):
     sampled: int = 1 << 14
     """Number of elements to keep and compare from each output of a timed call."""
     step: float = 2.0**-25
-    """Root mean square error of rounding to fp32. Eager's error counts as at least this value."""
+    """Root mean square error of rounding to fp32. If eager's error is smaller, the judge uses this value instead."""
     same: float = 4.0
     """Multiple of eager's error up to which a kernel has eager's precision class."""
     tf32: float = 2.0**-11 / 3**0.5
     """Root mean square error of rounding a value to TF32 or fp16."""
     below_tf32: float = 8.0
-    """Factor by which outputs are more precise than outputs from rounded operands if the kernel did not round its
-    operands.
+    """Minimum ratio of the error from rounded operands to the kernel's error, if the kernel did not round its operands.
     """
     sequential: float = 2.0**-24
     """Error of a sequential fp32 sum, divided by the square root of the sum's length. The judge estimates the length

@@ -49,9 +49,9 @@ def how_it_ended(code: int) -> str:
 
 
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
-    """Return an environment in which judge and runners have equal thread counts and waiting policies.
+    """Return an environment that gives the judge and its runners the same thread count and wait policy.
 
-    With unequal policies, one process's spinning threads would occupy the other's cores. A problem's output is
+    With different policies, one process's spinning threads would occupy the other's cores. A problem's output is
     unbuffered, because a killed judge could not flush a buffer.
     """
     environment = dict(os.environ)
@@ -75,8 +75,8 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 
 
 def _has_lost_its_gpu(answer: AnyAnswer) -> bool:
-    """Return whether the judge reports an error after which all of its work on the GPU fails. An answer with a
-    ``variant`` does not count, because its reason quotes the kernel's own error.
+    """Return whether the judge reports an error after which all of its work on the GPU fails. The function ignores an
+    answer with a ``variant``, because the answer's reason quotes the kernel's own error.
     """
     if not isinstance(answer, messages.Failed) or answer.variant is not None:
         return False
@@ -89,8 +89,8 @@ class JudgeProcess:
     ``opened``: the problems that the judge reopens when necessary. ``kept``: the problems that the judge has open now.
 
     ``builds``: the directory of this host's built kernels. ``watch``: suspends deadlines while other processes hold the
-    device. ``stderr``: descriptor for the output of judge and problems, by default this process's standard error.
-    ``see``: a clause that says where to find the output, such as "; see engine.log".
+    device. ``stderr``: descriptor for the output of the judge and its problems, by default this process's standard
+    error. ``see``: a clause that says where to find the output, such as "; see engine.log".
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class JudgeProcess:
         return answer
 
     def forget_problems(self) -> None:
-        """Record that the judge has no problem open."""
+        """Record that the judge has no open problems."""
         self.opened.clear()
         self.kept.clear()
 

@@ -1,4 +1,4 @@
-"""Evaluate on this machine, with builders on its cores and one judge per device."""
+"""Evaluate kernels on this machine, with builders on its cores and one judge per device."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class LocalEvaluator:
     device.
 
     ``scratch``: directory for builds if the user's cache is not writable; the directory need not exist. ``thorough``:
-    whether to spend up to ten seconds per verdict for a narrow interval. Searches rely on runoffs instead. ``on_wait``,
+    whether to spend more time per verdict for a narrower interval. Searches rely on runoffs instead. ``on_wait``,
     ``on_free``: see :class:`~engine.evaluation.device_waits.DeviceWatch`. ``stderr``: descriptor for the output of
     judges and problems. The default is this process's standard error, with a limit on the output. ``modules``: whether
-    judges prepare for ``.py`` kernels when they start.
+    each judge prepares for ``.py`` kernels when the judge starts.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class LocalEvaluator:
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.
 
-        The build disturbs no timing, because a judge that is starting times nothing.
+        The build does not disturb timing, because a judge that is starting does not time kernels.
         """
         self._headers[problem.id] = header
         self._builder.begin(self._kernel(problem, language, source))
@@ -404,7 +404,8 @@ class LocalEvaluator:
     async def _take(self, problem: str | None, wanted: JudgeProcess | None = None) -> AsyncIterator[JudgeProcess]:
         """Take a free judge, preferably with ``problem`` open.
 
-        ``problem``: None for work that needs no open problem. ``wanted``: the only judge to take.
+        ``problem``: None for work that does not need an open problem. ``wanted``: the judge to take, or None for any
+        judge.
         """
         waiting = Waiting(next(self._tickets), problem, wanted)
         async with self._free:
@@ -491,7 +492,7 @@ class LocalEvaluator:
             yield
 
     def _waited(self) -> dict[str, float]:
-        """Return the seconds spent waiting for devices since the last call, so that each wait counts in only one
+        """Return the seconds spent waiting for devices since the last call, so that each wait appears in only one
         verdict.
         """
         seconds = self._watch.waited_s - self._waits_counted_s

@@ -1,4 +1,4 @@
-"""Limit the output of judges and problems on its way to the engine's log."""
+"""Limit the output that judges and problems write to the engine's log."""
 
 from __future__ import annotations
 

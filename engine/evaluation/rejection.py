@@ -1,4 +1,4 @@
-"""The exception that a failed check raises, and the verdict on a kernel whose process ended."""
+"""The exception that a failed check raises, and the verdict's status for each way that a kernel's process can end."""
 
 from __future__ import annotations
 

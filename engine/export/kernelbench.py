@@ -8,7 +8,7 @@ not redefine any of the reference's names. ``from __future__`` fails, because th
 - Weights match because the evaluator builds both models from the same seed, and ``ModelNew`` keeps the reference's
 ``__init__``.
 - The checker rejects ``try:``, ``except`` and the word ``pass`` anywhere, even in most comments.
-- The model returns one tensor of the reference's dtype and uses the default stream.
+- The model must return one tensor of the reference's dtype and use the default stream.
 
 The judged source and its derived header form a separate translation unit, so they build without PyTorch's headers. A
 wrapper checks the arguments, allocates the output and the workspace, and calls ``launch``.
@@ -121,8 +121,8 @@ def _refuse(problem: ProblemSpec) -> None:
 
 
 def _free_name(source: str) -> str:
-    """Choose a prefix for the solution's names. The reference shares the namespace, so the prefix must not occur in the
-    reference.
+    """Choose a prefix for the solution's names. The solution runs in the reference's namespace, so the prefix must not
+    occur in the reference.
     """
     name = "kernel_tui"
     while name in source:

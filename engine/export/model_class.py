@@ -1,7 +1,7 @@
 """Derive ``ModelNew`` from the reference by keeping its constructor and replacing ``forward``. All functions are pure.
 
-The module works on the syntax tree, to remove comments and docstrings, which may contain words that KernelBench's
-checker rejects.
+The module edits the syntax tree rather than the text. This removes comments and docstrings, which may contain words
+that KernelBench's checker rejects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 class _Plain(ast.NodeTransformer):
-    """Remove docstrings and argument annotations; replace ``pass`` with ``...``."""
+    """Remove docstrings and function annotations; replace ``pass`` with ``...``."""
 
     def visit_Pass(self, node: ast.Pass) -> ast.AST:
         return ast.Expr(ast.Constant(...))
@@ -109,7 +109,7 @@ def _keep_called_methods(model: ast.ClassDef) -> None:
 
 
 def _reachable(module: ast.Module, model: ast.ClassDef) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the imports and the other statements that the class needs, each in the order of the file."""
+    """Return the imports and the other statements that the class needs, both in file order."""
     needed, before = _names(model), set[str]()
     chosen: list[ast.stmt] = []
     while needed != before:

@@ -1,7 +1,7 @@
 """Remove from C source the words that KernelBench's static checker rejects. All functions are pure.
 
-The checker reads Python text. It truncates each line at ``#`` or ``//``, and searches what remains, which includes C
-source in string literals, even block comments.
+The checker treats the whole solution as Python text. It truncates each line at ``#`` or ``//`` and searches the rest.
+It therefore also searches C source in string literals, including block comments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Report a search in Markdown: a table of results, then the lineage and source of each problem's best kernel."""
+"""Report on a search in Markdown: a table of results, then the lineage and source of each problem's best kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def report(state: SessionState, text: Callable[[str], str]) -> str:
     for problem in state.problems.values():
         found += _problem(state, problem, text, over_eager)
     for refused in state.refused.values():
-        found.append(f"kernel-tui did not search {_line(refused.problem)}: {_line(refused.reason)}.")
+        found.append(f"kernel-tui skipped {_line(refused.problem)}: {_line(refused.reason)}.")
     uncertain = any(re.search(rf"\| {MARK}\d[^%|]*\|", part) for part in found)
     above_sol = any(re.search(rf"\| {MARK}\d+% \|", part) for part in found)
     found += [f"{note}." for note in footnotes(uncertain=uncertain, above_sol=above_sol)]
@@ -139,5 +139,5 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _line(words: str) -> str:
-    """Format ``words`` as one line, because proposers may write any text."""
+    """Format ``words`` as one line. Text from proposers may contain line breaks, which would break a table."""
     return " ".join(words.split())

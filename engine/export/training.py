@@ -1,5 +1,4 @@
-"""Export training data: one line of JSON for each judged kernel. The module has no input or output except the blobs
-that it reads.
+"""Export training data: one line of JSON for each judged kernel. The module performs no I/O except to read blobs.
 
 Each record contains the problem, the idea, the parent with its verdict, the source, and the verdict with its log.
 """
@@ -21,8 +20,8 @@ from engine.session.state.session_state import SessionState
 
 
 class Outcome(Struct, frozen=True):
-    """A short form of a verdict: milliseconds, ``speedup`` over eager with its 95% interval, and the compiler's
-    ``log``.
+    """A short form of a verdict: times in milliseconds, ``speedup`` over eager with its 95% interval, and the
+    compiler's ``log``.
 
     ``kernelbench``: the status under KernelBench's rules, or None if the judge did not check them.
     """
@@ -84,7 +83,7 @@ class Record(Struct, frozen=True):
 
 
 def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]:
-    """Yield a record for each variant with an informative verdict, oldest first.
+    """Yield a record for each variant whose evaluation was not canceled and did not fail, oldest first.
 
     ``text`` reads a blob of the session.
     """

@@ -4,8 +4,8 @@ The builder force-includes the header (``-include``). The header declares ``laun
 shape as ``constexpr``. Compilation fails if a kernel defines ``launch`` with other arguments ("conflicting declaration
 of C function").
 
-Without ``extern "C"``, such a definition is a legal C++ overload. The linker flag ``-Wl,--require-defined=launch``
-turns this overload into a build error.
+Without ``extern "C"``, a definition with other arguments is a legal C++ overload. The linker flag
+``-Wl,--require-defined=launch`` turns this overload into a build error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CUDA_INCLUDES = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 class HeaderError(ValueError):
-    """The problem has no C interface, or the requested language is not C. The message gives the reason."""
+    """The problem has no C interface, or the requested language does not use one. The message gives the reason."""
 
 
 def ctype(dtype: str, language: Language) -> str:
@@ -46,10 +46,10 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
     """Return the header for kernels in ``language`` (``cpp`` or ``cu``).
 
     A tensor ``x`` of shape (m, n) gets the ``long long`` constants ``x_dim0`` = m, ``x_dim1`` = n and ``x_numel`` =
-    m * n. Scalars keep their names as constants. Raises ``HeaderError`` for a problem without a C interface.
+    m * n. Scalars become constants with the same names. Raises ``HeaderError`` for a problem without a C interface.
     """
     if language in MODULES:
-        raise HeaderError("a Python or Triton kernel defines ModelNew and needs no C header")
+        raise HeaderError("a Python or Triton kernel defines ModelNew and does not use a C header")
     if spec.c_refusal is not None:
         raise HeaderError(f"{spec.id} accepts Python kernels only: {spec.c_refusal}")
     lines = [f"// Derived from {spec.name}; the kernel defines launch as declared below.", "#pragma once"]
@@ -96,7 +96,7 @@ def _argument(tensor: TensorSpec, language: Language) -> str:
 
 
 def size_constants(tensor: TensorSpec) -> list[str]:
-    """Return the header's lines that define the sizes of ``tensor``."""
+    """Return the header lines that define the sizes of ``tensor``."""
     note = ", in-out" if tensor.mutated else ""
     lines = [f"// {tensor.role} {tensor.name}: {tensor.dtype} {list(tensor.shape)}{note}"]
     lines += [f"constexpr long long {tensor.name}_dim{axis} = {size};" for axis, size in enumerate(tensor.shape)]

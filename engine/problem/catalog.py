@@ -39,7 +39,7 @@ _MAX_LINE_BYTES = 64 << 20
 
 
 class CatalogError(Exception):
-    """Some entries in the config name no problem file.
+    """Some ``problems`` entries in the config do not match a problem file.
 
     ``entries``: pairs of an entry and a message with the cause and the remedy, in the config's order.
     """
@@ -72,10 +72,10 @@ def builtin_names() -> tuple[str, ...]:
 
 
 def reference_of(path: Path) -> str:
-    """Return the name by which a config in the current directory refers to the file.
+    """Return the name that a config in the current directory uses for the file.
 
-    The name is ``builtin:quickstart/softmax`` for a built-in problem, a relative path for a file below the current
-    directory, or else an absolute path.
+    The name is ``builtin:FOLDER/NAME`` for a built-in problem, a relative path for a file below the current directory,
+    or else an absolute path.
     """
     with contextlib.suppress(ValueError):
         return f"{BUILTIN}{path.relative_to(_builtin_root().resolve()).with_suffix('')}"
@@ -282,7 +282,7 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return only the end of the child's output, which may have any size."""
+    """Return only the end of the child's output, because the output may be large."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]
@@ -290,8 +290,8 @@ async def _tail(stream: asyncio.StreamReader) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for the inspecting process: the engine's environment, with this package importable and
-    without a GPU.
+    """Return the environment for the child process: the engine's environment, with this package importable and GPUs
+    hidden.
     """
     return {
         **os.environ,

@@ -296,7 +296,7 @@ def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
 
 
 def _confine(parent: int | None) -> None:
-    """Limit memory, and let the operating system end this process when the engine dies, even by SIGKILL."""
+    """Limit memory, and make Linux kill this process when the engine ends, even if SIGKILL ends the engine."""
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
     if parent is not None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Weights, flattened inputs, device redirection and PyTorch's defaults, for inspection and judging. Imports torch."""
+"""Prepare a problem's model, weights and inputs for inspection and judging on any device. Imports torch."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def _adopt_tensor_attributes(model: nn.Module) -> None:
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
-    """Return ``(name, tensor, is_parameter)`` for each tensor, in ``state_dict`` order, then for buffers outside the
-    state dict.
+    """Return ``(name, tensor, is_parameter)`` for each tensor of the state dict, in its order, then for other weights.
 
     A tensor registered twice (tied weights) appears once, under its first name.
     """

@@ -50,7 +50,7 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """Assign identifiers for one header. No two identifiers or constants derived from them are equal."""
+    """Assign identifiers for one header. The identifiers and the constants derived from them are all unique."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

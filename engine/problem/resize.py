@@ -47,10 +47,10 @@ async def resize(problem: ProblemSpec, wanted: Sequence[Mapping[str, int]]) -> l
 
 
 async def other_sizes(problem: ProblemSpec) -> list[Resized]:
-    """Return a smaller, an odd and a larger problem, in that order, without sizes that the model rejects.
+    """Return a smaller, an odd and a larger problem, in that order. The result omits sizes that the model rejects.
 
-    At first, all sizes scale together. The model may reject the result, for example because a width must be a multiple
-    of the number of heads. In this case, only one size scales. Raises ``NoOtherSizes``.
+    First, all sizes scale together. The model may reject the result, for example because a width must be a multiple of
+    the number of heads. In this case, only one size scales. Raises ``NoOtherSizes``.
     """
     try:
         known = scalable(sizes_of(problem.source))
@@ -68,7 +68,7 @@ async def other_sizes(problem: ProblemSpec) -> list[Resized]:
         alone = [(label, {name: _KINDS[label](value, 1)}) for label in missing for name, value in known.items()]
         made |= await _fitting(problem, alone)
     if not made:
-        raise NoOtherSizes(f"the model rejects smaller, odd and larger sizes than {written(known)}")
+        raise NoOtherSizes(f"the model rejects the smaller, odd and larger sizes derived from {written(known)}")
     return [made[label] for label in _KINDS if label in made]
 
 

@@ -21,7 +21,7 @@ SMALLEST_SCALED = 16
 
 
 class SizeError(ValueError):
-    """The problem does not have the requested sizes. The message lists the known sizes."""
+    """The requested sizes are malformed, or the problem does not accept them. The message gives the reason."""
 
 
 class _Place(Struct, frozen=True):

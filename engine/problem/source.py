@@ -51,7 +51,7 @@ class ProblemModule:
         value = getattr(module, name, None)
         if not callable(value):
             raise ProblemFileError(
-                f"the file defines no `{name}`",
+                f"the file does not define `{name}`",
                 "define `Model` and `get_inputs()`, as in KernelBench's format",
             )
         return value  # type: ignore[no-any-return]

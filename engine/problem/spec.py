@@ -116,13 +116,13 @@ class GraphNode(Struct, frozen=True, omit_defaults=True):
 
 
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
-    """One problem, as the search, the proposers and the judge use it.
+    """One problem's specification, for the search, the proposers and the judge.
 
     ``id``: a name that is unique in its session and safe as a file name. ``source``: the whole reference file.
     ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None. ``sol_bytes``: the minimum
     memory traffic of a kernel, in bytes: inputs, parameters and buffers read once, and outputs written once. ``flops``:
     number of operations, as :func:`engine.problem.tracing.graph.count_flops` counts them, or None if unknown.
-    ``graph``: the reference as ATen operators, or None without a complete trace. ``random``: whether the model draws
+    ``graph``: the reference as ATen operators, or None if the trace is incomplete. ``random``: whether the model draws
     random numbers. If so, the judge gives the model and a Python kernel the same seed.
     """
 
@@ -151,8 +151,8 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     def languages_on(self, device: DeviceKind, names: Sequence[str]) -> tuple[Language, ...]:
         """Return the languages of the problem's kernels on ``device``. The playbook's language comes first.
 
-        ``names``: the config's languages, by default the device's own. A problem that accepts no C kernels gets Python
-        kernels unless ``names`` contains Triton.
+        ``names``: the config's languages, by default the device's own. If the problem does not accept C++ or CUDA
+        kernels, it gets Python kernels unless ``names`` contains Triton.
         """
         wanted = [LANGUAGE_KEYS[name] for name in names] or [LANGUAGE_OF_DEVICE[device]]
         accepted = [one for one in dict.fromkeys(wanted) if one in MODULES or self.c_refusal is None]

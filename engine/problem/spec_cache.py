@@ -83,7 +83,7 @@ class SpecCache:
 
 
 def is_self_contained(source: str) -> bool:
-    """Return whether the source depends only on its own text and on modules with a fixed version."""
+    """Return whether the source depends only on its own text and on modules in ``_SELF_CONTAINED``."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -111,6 +111,6 @@ def remedies(problem: str, language: Language, session: str) -> tuple[str, ...]:
 def add_a_table() -> str:
     """Return a remedy: add a person or a model to the config, because either can write kernels for every problem."""
     return (
-        "Or add one of these tables to the config and run the config again, which starts a new "
+        "Or add one of these tables to the config, and run the config with --new to start a new "
         f"session:\n{MANUAL_TABLE}\n\n{MODEL_TABLE}"
     )

@@ -143,8 +143,8 @@ def _is_prompt(file: Path) -> bool:
 
 
 def prompt_file(call: str, prompt: Prompt, session: str) -> str:
-    """Build the text of an outbox file: a header with instructions, a cut mark, and the prompt. ``session`` names the
-    session on a command line.
+    """Build the text of an outbox file: a header with instructions, a cut line, and the prompt. ``session`` is the
+    command-line argument that identifies the session.
     """
     return (
         f"Call:    {call}\n"

@@ -1,7 +1,7 @@
-"""The proposer ``manual``: a person answers the prompts, for example with a chat window or a batch service.
+"""The ``manual`` proposer: a person answers the prompts, for example with a chat window or a batch service.
 
 The engine writes each prompt to a file and reads each reply from a file (``engine.proposers.mailbox``). The session
-records a person's calls like a model's calls, so resume, replay and the monitor work as usual. Each call's
+records calls to a person like calls to a model, so resume, replay and the monitor work as usual. Each call's
 recorded cost is zero.
 """
 

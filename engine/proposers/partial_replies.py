@@ -1,10 +1,10 @@
 """Partial texts of streaming replies, for display.
 
-Each call has one small file in the session's directory. The files are temporary: they are not events, and nothing
-flushes them to disk. The engine deletes a file when its call ends. If the engine dies first, the next engine deletes
-the file. A file's first line is the number of characters received. The rest of the file is the end of the text. The
-engine replaces each file atomically, at most four times a second, and less often with many calls. A reply that
-completes within 0.25 s gets no file. Readers of the files need no engine and no SDK.
+Each call has one small file in the session's directory. The files are temporary: the engine does not record them as
+events or flush them to disk. The engine deletes a file when its call ends. If the engine dies first, the next engine
+deletes the file. A file's first line is the number of characters received. The rest of the file is the end of the text.
+The engine replaces each file atomically, at most four times a second, and less often with many calls. The engine does
+not write a file for a reply that completes within 0.25 s. Reading the files does not require an engine or an SDK.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Partials:
 
     @contextlib.contextmanager
     def of(self, site: CallSite) -> Iterator[Callable[[str], None]]:
-        """Yield a function that stores a call's partial text. An empty text starts a new attempt."""
+        """Yield a function that stores a call's partial text. An empty string marks the start of a new attempt."""
         file = _file(self._directory, site)
         due_at: float | None = None
         written = False

@@ -153,8 +153,8 @@ class IdeaDraft(Struct, frozen=True):
 class VariantDraft(Struct, frozen=True):
     """A proposed kernel. ``source`` is the whole file. ``note`` briefly distinguishes the kernel from its siblings.
 
-    ``unusable`` says why a model's reply contains no kernel. In that case, ``source`` is the reply, which the builder
-    ignores.
+    ``unusable`` says why a model's reply contains no kernel. In that case, ``source`` is the start of the reply, which
+    the builder ignores.
     """
 
     source: str
@@ -177,7 +177,7 @@ class NoAnswer(Exception):
     request later.
 
     ``call`` names the call with the unusable reply, or is "" if there was no reply. ``lasting``: whether later requests
-    to this proposer will also fail (an invalid key, an unknown model).
+    to this proposer will also fail, for example because of an invalid key or an unknown model.
     """
 
     def __init__(self, message: str, call: str = "", *, lasting: bool = False) -> None:
@@ -194,7 +194,7 @@ class Spent(Exception):
 
 
 class Proposer(Protocol):
-    """Write ideas and kernels. Any exception counts as a missing answer. The search repeats the request in a later
+    """Write ideas and kernels. The search treats any exception as a missing answer. It repeats the request in a later
     round.
     """
 
@@ -210,7 +210,7 @@ class Proposer(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the proposer is working on requests that need no person's reply."""
+        """Whether the proposer is working on requests that do not need a person's reply."""
         ...
 
     def refusal(self, task: Task) -> str | None:
@@ -241,8 +241,8 @@ class Proposer(Protocol):
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """Repair a failed kernel. Returns None if the proposer cannot repair the kernel. ``turn`` counts the repairs
-        from 1.
+        """Repair a failed kernel. Returns None if the proposer cannot repair the kernel. ``turn`` is the number of this
+        repair, starting at 1.
         """
         ...
 

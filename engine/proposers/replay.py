@@ -76,7 +76,7 @@ class Replay:
         return ()
 
     def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
-        """Return a round's recorded parents; None if the recorded session has no such round."""
+        """Return a round's recorded parents; None if the recorded session does not have this round."""
         recorded = self._record.problems.get(problem)
         for round_ in recorded.rounds if recorded is not None else ():
             if round_.number == round_number:
@@ -130,7 +130,7 @@ class Replay:
         )
 
     async def _tell(self, call: Any) -> None:
-        """Copy a recorded call and its reply to this session, once."""
+        """Copy a recorded call and its reply to this session, unless the session already contains them."""
         if not isinstance(call, str) or call in self._told or self._is_recorded(call):
             return
         self._told.add(call)
@@ -174,7 +174,7 @@ class Replay:
 
 
 def _marked(data: dict[str, Any], record: str) -> dict[str, Any]:
-    """Return a recorded node's data, with the node's id. Remove the key ``seeded``, so that the search treats seeded
+    """Return a recorded node's data, with the node's id. Remove the ``seeded`` key, so that the search treats seeded
     ideas as ordinary ideas.
     """
     return {**{key: value for key, value in data.items() if key != "seeded"}, RECORD: record}

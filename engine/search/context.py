@@ -39,14 +39,14 @@ def demands_of(evaluation: EvaluationConfig, problem: ProblemSpec) -> Demands:
 class Context:
     """The context that all parts of a search share.
 
-    ``device`` is the device that runs the kernels. ``ending`` is the reason why no new work starts. ``until_idle``:
-    whether the search ends when only a person's replies are missing. ``unattended``: whether the search ends when only
-    a person could add kernels. ``spent`` is the reason why the search may not call any proposer: a limit or, if
-    ``helpless``, failures of all models. ``silenced`` names models that the search no longer calls. ``refused`` maps
-    permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they reached.
-    ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending; the
-    search queues no more of their kernels. ``awaiting_replies`` names problems whose turn has no time for another
-    reply. For such problems, the search starts no model call, but waits for calls in flight and for verdicts.
+    ``device`` is the device that runs the kernels. ``ending`` is the reason why the search no longer starts new work.
+    ``until_idle``: whether the search ends when it is waiting only for a person's replies. ``unattended``: whether the
+    search ends when only a person could add kernels. ``spent`` is the reason why the search may not call any proposer:
+    a limit or, if ``helpless``, failures of all models. ``silenced`` names models that the search no longer calls.
+    ``refused`` maps permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they
+    reached. ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending;
+    the search no longer queues their kernels. ``awaiting_replies`` names problems whose turn has no time for another
+    reply. The search does not start model calls for these problems, but waits for calls in flight and for verdicts.
     ``no_counters``: whether ``ncu`` failed to read hardware counters on this machine. ``remembered``: ideas that worked
     in the sessions of ``warm_start``.
     """
@@ -134,7 +134,7 @@ class Context:
         return [one for one in self.proposers_for(problem, "ideas") if coders or not one.reads_prose]
 
     def weights(self, role: Role, names: Sequence[str]) -> list[float]:
-        """Return the weights by which the proposers ``names`` share the requests for ``role``."""
+        """Return the weights of the proposers ``names``, which determine their shares of requests for ``role``."""
         weights = [weight for name in names for proposer, weight in self.proposers if proposer.name == name]
         if self.config.search.allocation == "adaptive" and len(names) > 1:
             return earned_weights(self.state, role, names, weights)

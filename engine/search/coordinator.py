@@ -343,7 +343,7 @@ class Search:
             await self._end_tasks()
 
     async def _end_or_keep_pause(self) -> None:
-        """Keep the pause of an interrupted search, and log this. If no person watches the search, end the pause."""
+        """Keep an interrupted search paused, and log a warning. If no person watches the search, end the pause."""
         journal = self.context.journal
         if self.context.unattended:
             await journal.record(SearchResumed())
@@ -455,8 +455,8 @@ class Search:
                 self._put(name, Priority.HAND)
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, or cancel it if it is pruned. If the search or its problem's turn is ending, other variants
-        stay as they are: a resumed search or the problem's next turn queues them.
+        """Queue a variant, or cancel it if it is pruned. If the search or the problem's turn is ending, queue nothing:
+        the search queues the variant after a resume or in the problem's next turn.
         """
         if self._state.is_pruned(variant):
             self._cancel([variant])
@@ -656,7 +656,7 @@ class Search:
         return before is not None and (minutes is None or minutes > before)
 
     async def _finish_within_budget(self) -> StopReason | None:
-        """Start no new evaluations. Finish running work, then run deferred work. Deferred work may take up to
+        """Stop starting evaluations, finish running work, then run deferred work. Deferred work may take up to
         ``Budget.overrun_s`` after the budget's end or after the last work in flight, whichever is later. A pause delays
         deferred work.
         """
@@ -691,7 +691,7 @@ class Search:
     # Tasks
 
     async def _give_back(self) -> None:
-        """Queue unfinished evaluations again, so that a resumed engine repeats them."""
+        """Queue unfinished evaluations again, so that the engine repeats them after a resume or in the next turn."""
         begun = [variant.id for variant in self._state.in_flight() if variant.stage != "queued"]
         await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in begun))
 

@@ -43,14 +43,14 @@ the search, in the rest of the turn and in time that no problem claims.
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` baseline that the turn's end stopped, relative to its time until then."""
+"""Expected duration of a ``torch.compile`` baseline that the turn's end stopped, as a multiple of its elapsed time."""
 LEAST_S = 1.0
 """Minimum time left at which a runoff or a second verdict is worth starting, in seconds."""
 
 
 class TurnLimit(NamedTuple):
     """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only a missing
-    ``torch.compile`` baseline uses the spare seconds, because without it, the problem lacks a column in the report.
+    ``torch.compile`` baseline uses the spare seconds, because the report includes this baseline.
     ``searched``: whether the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
     """
 
@@ -90,8 +90,8 @@ class Owed:
         self._job: _Job | None = None
         self.busy = False
         self.drained_at: float | None = None
-        """End of the last evaluation, round or pause that delays deferred work after the budget's end, in monotonic
-        seconds. The value is None before the budget's end.
+        """End of the last evaluation, round or pause that delays deferred work after the budget's end, on the monotonic
+        clock. The value is None before the budget's end.
         """
 
     def limit(self, limit: TurnLimit | None) -> None:
@@ -101,7 +101,7 @@ class Owed:
     def end_late(self) -> None:
         """Cancel the running job if the turn has no time left for it.
 
-        A second cancellation would interrupt the cleanup of the job's processes.
+        Cancel a job only once, because a second cancellation would interrupt the cleanup of its processes.
         """
         if (job := self._job) is None:
             return
@@ -112,8 +112,8 @@ class Owed:
             self._context.journal.post(LogLine(level="info", text=text))
 
     def cut_off_compile(self) -> None:
-        """Cancel a running measurement of ``torch.compile``, because the time budget is used up. A resumed search with
-        more time repeats the measurement.
+        """Cancel a running measurement of ``torch.compile``, because the time budget is used up. The search repeats the
+        measurement after a resume with more time.
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
@@ -343,7 +343,7 @@ class Owed:
         counts = verdict.status not in UNJUDGED
         if verdict.correct and before is not None:
             counts = self._doubt(best.problem, verdict) < self._doubt(best.problem, before)
-        now = f"now {_words(verdict)}" if counts else "the first verdict counts"
+        now = f"now {_words(verdict)}" if counts else "the engine keeps the first verdict"
         changed = before is not None and self._changed(best.problem, before)
         why = ", when the machine was faster or slower than during the eager baseline" if changed else ""
         what = f"the judge evaluated the best kernel {best.id} again (previously: {_words(before)}{why})"

@@ -28,7 +28,7 @@ class Sources:
         self._claimed = {(one.problem, one.source): one.id for one in reversed(state.variants.values())}
 
     def claim(self, problem: str, text: str, new_id: Callable[[], str]) -> Claim:
-        """Store a source for ``problem``. ``new_id`` becomes the variant's id if the source is new. Raises
+        """Store a source for ``problem``. If the source is new, ``new_id`` creates the variant's id. Raises
         SessionError.
         """
         digest = self._writer.put_blob(text)
@@ -39,9 +39,9 @@ class Sources:
         return Claim(variant, digest, is_new=True)
 
     def find(self, problem: str, text: str) -> str | None:
-        """Return the variant of ``problem`` with this source, with or without a newline at its end, or None.
+        """Return the variant of ``problem`` with this source, or None.
 
-        White space at the end of ``text`` makes no difference.
+        The comparison ignores white space at the end of ``text`` and a final newline in the stored source.
         """
         body = text.rstrip()
         digests = (_digest(one) for one in (text, body + "\n", body))

@@ -1,4 +1,4 @@
-"""Load problems: resolve the names in a config, inspect the files, open the references and determine their SOL."""
+"""Load problems: resolve the names in a config, inspect the files, open the references, and compute each SOL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from engine.session.store.paths import session_argument
 
 
 class ProblemsMissing(Exception):
-    """The config names missing problems, and the session contains no problem yet."""
+    """The config names missing problems, and the session does not contain any problems yet."""
 
     exit_code = ExitCode.USAGE
 
@@ -166,7 +166,7 @@ class Opening:
         """Load the reference, and time it in eager mode unless the session already has this baseline. Returns whether
         the problem is open.
 
-        If the judge dies during this step, a resumed engine opens the problem again.
+        If the judge dies during this step, the engine, after a resume, opens the problem again.
         """
         problem, began = self._state.problems[name], time.monotonic()
         try:
@@ -210,5 +210,5 @@ def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
                 f"remove search.languages, or choose from {possible}"
             )
     if "triton" in names and find_spec("triton") is None:
-        return 'search.languages has "triton", but the package triton is missing. Install it: pip install triton'
+        return 'search.languages has "triton", but the triton package is missing. Install it: pip install triton'
     return None

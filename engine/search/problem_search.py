@@ -51,7 +51,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, RoundSta
 from engine.session.store.paths import session_argument
 
 PROFILES = "profiles"
-"""Folder for the reports of ``ncu`` in the session's directory."""
+"""Folder for ``ncu`` reports in the session's directory."""
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
 
 
@@ -70,7 +70,7 @@ class ProblemSearch:
         self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
         self._done: set[tuple[str, ...]] = set()
         self._requested: dict[tuple[str, ...], int] = {}
-        """Number of ideas in each request for ideas, by the key of the request's job."""
+        """Number of ideas in each request for ideas, by job key."""
         self._failure: BaseException | None = None
         self._tried_to_count: set[str] = set()
         self._failed_in_runoff: set[tuple[int, str]] = set()
@@ -294,7 +294,7 @@ class ProblemSearch:
             self._start(key, self._questions.kernels(number, idea, shares))
 
     def _shares(self, author: Proposer, idea: IdeaState, round_number: int) -> dict[str, list[int]]:
-        """Assign an idea's missing kernels to proposers: a map from proposer names to kernel numbers."""
+        """Assign an idea's missing kernels to proposers. Returns the kernel numbers for each proposer's name."""
         count = self.context.config.search.variants
         if not author.reads_prose:
             return {author.name: list(range(count))}

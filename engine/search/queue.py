@@ -76,7 +76,7 @@ class EvaluationQueue:
         self._start_some()
 
     def hold(self) -> None:
-        """Start no more evaluations. Running evaluations continue."""
+        """Stop starting evaluations. Running evaluations continue."""
         self._open = False
 
     def release(self) -> None:
@@ -94,7 +94,7 @@ class EvaluationQueue:
         return cancelled
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Cancel running evaluations, start no new evaluations, and return the canceled tasks."""
+        """Stop starting evaluations, cancel running ones, and return the canceled tasks."""
         self.hold()
         return self.cancel(list(self._running))
 
@@ -102,7 +102,7 @@ class EvaluationQueue:
         self._queued.clear()
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` seconds for running evaluations, then cancel them. Starts no new evaluations."""
+        """Stop starting evaluations, wait up to ``timeout_s`` seconds for running ones, then cancel them."""
         self.hold()
         self.forget_queued()
         if running := list(self._running.values()):

@@ -66,7 +66,7 @@ class Refused(Exception):
 
 
 class Steering:
-    """Carry out requests. ``cancel`` removes variants from the queue; ``requeue`` adds recorded variants again."""
+    """Carry out requests. ``cancel`` cancels evaluations of variants; ``requeue`` queues recorded variants again."""
 
     def __init__(
         self, context: Context, cancel: Callable[[Iterable[str]], None], requeue: Callable[[Iterable[str]], None]
@@ -153,7 +153,7 @@ class Steering:
         has_correct = any(node in self._state.lineage(one.id) for one in self._state.variants.values() if one.correct)
         effect = "the fastest kernel of its branch is always a parent"
         if not has_correct:
-            effect = "its branch has no correct kernel yet; the fastest will always be a parent"
+            effect = "its branch has no correct kernel yet; its fastest correct kernel will always be a parent"
         return Outcome(f"pinned {node}: {effect}", node=node, events=(ev.NodePinned(node=node),))
 
     def _unpin(self, command: requests.Unpin) -> Outcome:
@@ -186,7 +186,7 @@ class Steering:
                 self._context.ending = "stopped"
 
         if command.when_idle:
-            return Outcome("the search will stop when only a person's replies are missing", then=stop)
+            return Outcome("the search will stop when it is waiting only for a person's replies", then=stop)
         return Outcome(
             "the search will stop after the running rounds" if command.after_round else "the search is stopping",
             then=stop,
@@ -208,7 +208,7 @@ class Steering:
         )
         spent = elapsed_s(self._state, clock.now()) / 60
         over = command.minutes is not None and command.minutes <= spent
-        ends = f"; the search has already used {spent:.1f} minutes, so it ends" if over else ""
+        ends = f"; the search has already used {spent:.1f} minutes, so it is ending" if over else ""
         return Outcome(f"the budget is now {listed}{ends}", events=(change,))
 
     def _change_share(self, command: requests.ChangeShare) -> Outcome:
@@ -299,9 +299,9 @@ class Steering:
         return Outcome(said, node=variant.variant, events=(*new, variant))
 
     def _idea_of_file(self, problem: ProblemState, file: str, text: str, parent: str | None) -> IdeaState | None:
-        """Return the idea of the newest round that a person seeded from ``file`` with the same text and parent, if any.
+        """Return the newest round's idea that a person seeded from ``file`` with the same text and parent, if any.
 
-        Ideas of earlier rounds get no more kernels, because the search has already selected parents from them.
+        Ignores ideas of earlier rounds, because the search has already selected parents from those rounds.
         """
         if not file:
             return None
@@ -327,7 +327,7 @@ class Steering:
     # Checks
 
     def _when_work_begins(self, said: str) -> str:
-        """If the search starts no new work now, append to ``said`` what must happen first."""
+        """If the search does not start new work now, append to ``said`` what must happen first."""
         if self._context.ending == "budget":
             return f"{said} after you raise the time budget; the remaining time is reserved for runoffs and baselines"
         if self._context.ending is not None:
@@ -391,7 +391,7 @@ def _listed(requested: dict[str, float | None], allowed: str) -> str:
     """Format limits as a list. Raises Refused if no limit is set, or if any limit is invalid."""
     said = [text.format(value) for text, value in requested.items() if value is not None]
     if not said:
-        raise Refused(f"the request changes no limit; pass {allowed}")
+        raise Refused(f"the request does not change any limit; pass {allowed}")
     for text, value in requested.items():
         if value is not None and not 0 < value < float("inf"):
             raise Refused(f"{text.format(value)} is not a valid limit; use a number greater than 0")
@@ -403,8 +403,8 @@ def _counted(text: str, number: float | None) -> str:
 
 
 def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
-    """Return events that queue variants. The engine records them with the answer, so that a resumed engine queues these
-    variants, too.
+    """Return events that queue variants. The engine records them with the answer, so that it queues these variants
+    again after a resume.
     """
     return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)
 

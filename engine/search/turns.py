@@ -1,9 +1,10 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
 In a turn, the engine opens a problem, searches it, runs the deferred measurements and evicts the problem. All of these
-steps count toward the problem's minutes. The search ends early enough for the measurements, which stop at the end of
-the minutes. First, every problem gets one turn, in the config's order. The remaining minutes then go to problems that
-may still improve. Turns are events, so a resumed engine continues the open turn with its remaining minutes.
+steps count toward the problem's minutes. The search leaves time for the measurements, which stop when the problem's
+minutes are used up. First, every problem gets one turn, in the config's order. The remaining minutes then go to
+problems that may still improve. The session records turns as events. After a resume, the engine continues the open turn
+with its remaining minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine.system import clock
 LOOK_S = 0.1
 """Seconds between checks for the end of the turn."""
 NEAR_SOL = 0.95
-"""The % SOL, as a fraction, at which a problem needs no more minutes."""
+"""The % SOL, as a fraction, at which the engine stops searching a problem."""
 ROUNDS_WITHOUT_GAIN = 3
 """Number of rounds in a row without a faster kernel after which a turn ends."""
 REPLIES_S = 300.0
@@ -150,7 +151,7 @@ class Turns:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
         self._done: dict[str, int | None] = {}
-        """For each problem without a further round: the limit on rounds at that time."""
+        """For each problem whose turn ended with ``done``: the limit on rounds at the end of the turn."""
         self.searching = False
         """Whether the rounds of an open problem are running."""
 
@@ -266,7 +267,7 @@ class Turns:
     async def _await_replies(self, problem: str) -> None:
         """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
 
-        The search does not cancel calls, because providers bill canceled calls too. It starts no new calls.
+        The search does not cancel calls, because providers bill canceled calls too. It does not start new calls.
         """
         self._context.awaiting_replies.add(problem)
         flying = self._state.spending.flying.values()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 RESERVE_SHARE = 0.25
 """Maximum share of the time budget to reserve for measurements after the last round."""
 OVERRUN_SHARE = 0.1
-"""Time by which deferred work may exceed the time budget, as a share of the budget."""
+"""Longest overrun of deferred work past the time budget, as a share of the budget."""
 LEAST_OVERRUN_S = 10.0
-"""Seconds by which deferred work may exceed the time budget, if ``OVERRUN_SHARE`` of the budget is less."""
+"""Overrun that deferred work may always use, in seconds, even if ``OVERRUN_SHARE`` of the budget is less."""
 
 
 class Budget(Struct, frozen=True):
@@ -95,7 +95,7 @@ def _cap(limits: SpendLimits, changed: ShareChanged | None) -> Cap:
 
 
 def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
-    """Apply to one limit all changes since the session's creation."""
+    """Apply all changes since the session's creation to one limit."""
     if changed is None:
         return created
     return Cap(
@@ -108,7 +108,7 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 def elapsed_s(state: SessionState, now: float) -> float:
     """Return this session's engine time in seconds.
 
-    Pauses do not count, nor does time without an available device. If the engine died, pass the time of its last event
-    or heartbeat as ``now``.
+    The result excludes pauses and time without an available device. If the engine died, pass the time of its last
+    event or heartbeat as ``now``.
     """
     return state.elapsed_s(now)

@@ -27,7 +27,7 @@ class Journal:
         self._is_called = False
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
-        """Call ``listener`` from the event loop after the state includes an event."""
+        """Call ``listener`` from the event loop with each event, after the state includes the event."""
         self._listeners.append(listener)
 
     def put_blob(self, text: str) -> str:

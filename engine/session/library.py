@@ -62,8 +62,8 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
 
 
 class Library(Struct, frozen=True):
-    """Kernels from several sessions. ``unread`` lists each unreadable session with the reason. ``ideas`` lists the
-    ideas that made kernels faster.
+    """Kernels from several sessions. ``unread`` lists unreadable sessions, and globs that match too many files, with
+    the reasons. ``ideas`` lists the ideas that made kernels faster.
     """
 
     kernels: tuple[SavedKernel, ...]

@@ -135,8 +135,8 @@ def parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Read the state, the parent and the later fields of ``/proc/PID/stat``. These fields follow the last parenthesis,
-    because the command may itself contain parentheses.
+    """Read the state, the parent and the later fields of ``/proc/PID/stat``. Split at the last parenthesis, because the
+    command may itself contain parentheses.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() or ["", "0"]

@@ -1,7 +1,7 @@
 """The engine's clock, for timestamps of events and for the time budget.
 
-This clock ignores adjustments to the system clock during a search. Therefore search time excludes the time in which the
-machine sleeps.
+This clock ignores adjustments to the system clock during a search. It stops while the machine sleeps, so search time
+excludes that time.
 """
 
 from __future__ import annotations

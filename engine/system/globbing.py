@@ -46,7 +46,7 @@ def matches(pattern: Path) -> list[Path]:
 
 
 def _walk(top: Path, parts: tuple[str, ...]) -> Iterator[Path | None]:
-    """Yield each match of ``parts`` below ``top``, and None for every other entry."""
+    """Yield each match of ``parts`` below ``top``, and None for each directory entry scanned."""
     left = [(top, parts)]
     while left:
         directory, parts = left.pop()

@@ -46,7 +46,7 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES, errors: str = "strict
     """
     try:
         _refuse(path, path.stat(), most_bytes)
-        # By the time of the open, the path may refer to another file, and opening a pipe would block.
+        # By now, the path may refer to another file, and opening a pipe without O_NONBLOCK would block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             _refuse(path, os.fstat(file.fileno()), most_bytes)
             content = file.read(most_bytes + 1)

@@ -44,5 +44,7 @@ def start_sender(paths: SessionPaths) -> subprocess.Popen[bytes] | None:
 
 
 def sender_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of ``environment`` that the sender inherits: no API key and no marker of the engine."""
+    """Return the variables of ``environment`` that the sender inherits, without the models' API keys or the engine's
+    marker.
+    """
     return {name: value for name, value in environment.items() if _INHERITED.fullmatch(name)}

@@ -17,14 +17,14 @@ from engine.session.state.session_state import SessionState
 MAX_VALUE = 500
 """Maximum length of a parameter's value in characters, as in older MLflow servers."""
 _REFUSED = re.compile(r"[^\w\-./ ]")
-"""Characters that MLflow refuses in names."""
+"""Characters that MLflow rejects in names."""
 SENT = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored, ev.ModelReplied, ev.ModelCallFailed,
         ev.BaselineMeasured, ev.EngineStopped)  # fmt: skip
 """Kinds of events after which the sender sends metrics."""
 
 
 class Point(Struct, frozen=True):
-    """A metric's value. ``time`` is in milliseconds of Unix time; ``step`` counts the session's verdicts."""
+    """A metric's value. ``time`` is in Unix milliseconds; ``step`` is the number of the session's verdicts so far."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Point(Struct, frozen=True):
 
 
 class Measurements:
-    """The metrics of a session. Pass every event to ``take`` in order, after the state has applied it."""
+    """The metrics of a session. Pass every event to ``take``, in order. ``take`` also applies it to ``state``."""
 
     def __init__(self) -> None:
         self.state = SessionState()
@@ -115,5 +115,5 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, str]]:
 
 
 def clean(name: str) -> str:
-    """Return a name that a tracker accepts."""
+    """Replace the characters of ``name`` that MLflow rejects."""
     return _REFUSED.sub("_", name)

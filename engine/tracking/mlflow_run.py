@@ -13,7 +13,7 @@ BATCH = 900
 PARAMETERS = 90
 """Maximum number of parameters per request. MLflow's servers accept at most 100 parameters per request."""
 TAG = "kernel_tui.session"
-"""The run's tag with the session's identity, by which a resumed search finds its run."""
+"""Tag that contains the session's identity. After a resume, the engine uses the tag to find the session's run."""
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # The sender itself tries again.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -40,8 +40,8 @@ class MlflowRun:
     def open(self, known: str, session: str, name: str, started: int, tags: Mapping[str, str]) -> bool:
         """Open the session's run, or create it. Return whether the run is new.
 
-        ``known`` is the run's id, if known. ``session`` identifies the session, and ``started`` is the session's
-        creation time in milliseconds of Unix time.
+        ``known`` is the run's id, or "" if the id is unknown. ``session`` identifies the session. ``started`` is the
+        session's creation time, in Unix milliseconds.
         """
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(self._experiment)

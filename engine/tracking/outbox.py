@@ -12,10 +12,10 @@ from engine.session.store.paths import replace_file
 
 
 class Outbox(Struct):
-    """The state of tracking, stored as ``tracking.json`` in the session's directory.
+    """Tracking state, stored as ``tracking.json`` in the session's directory.
 
-    ``uri`` and ``run`` identify the run. ``seq`` is the number of the last event with metrics that the tracker has.
-    ``best`` maps each problem to the best kernel that the tracker has.
+    ``uri`` and ``run`` identify the run. ``seq`` is the number of the last event whose metrics the tracker has
+    received. ``best`` maps each problem to the last best kernel that the tracker has received.
     """
 
     uri: str = ""

@@ -26,7 +26,7 @@ POLL_S = 1.0
 RETRY_S = 5.0
 """Seconds between two attempts to reach the tracker."""
 GIVE_UP_S = 120.0
-"""Seconds after the engine's end for which a sender tries to reach a tracker."""
+"""Seconds that a sender keeps trying to reach the tracker after the engine has ended."""
 NICENESS = 10
 _ENDS: dict[StopReason | None, str] = {"error": "FAILED", "signal": "KILLED", None: "KILLED"}
 """The run's final status, by the engine's stop reason (None: the engine died). Other stop reasons mean FINISHED."""

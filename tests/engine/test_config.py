@@ -138,7 +138,7 @@ memory_limit = "a lot"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (MINIMAL + "rounds = 3\n", "config.toml:2: rounds: this key belongs to [search]; move it there"),
+        (MINIMAL + "rounds = 3\n", "config.toml:2: rounds: this key belongs in [search]; move it there"),
         (MINIMAL + "[serach]\nrounds = 3\n", 'config.toml:2: serach: unknown key; did you mean "search"?'),
         (MINIMAL + "[search]\nideals = 3\n", 'config.toml:3: search.ideals: unknown key; did you mean "ideas"?'),
         (MINIMAL + "search = 3\n", "config.toml:2: search: 3 (a number) is not allowed; use a table"),

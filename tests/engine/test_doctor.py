@@ -301,7 +301,7 @@ def test_programs_that_a_config_names_must_exist(tmp_path: Path, monkeypatch: py
     text = 'problems = ["builtin:quickstart/softmax"]\n[[models]]\nprovider = "command"\ncommand = ["my-agent"]\n'
     config = parse_config(text + 'key_env = "AGENT_KEY"\n', tmp_path / "config.toml")
     missing = models.programs(config)
-    assert (missing.level, "no program my-agent on PATH" in missing.what, bool(missing.remedy)) == ("fail", True, True)
+    assert (missing.level, "the program my-agent in PATH" in missing.what, bool(missing.remedy)) == ("fail", True, True)
     program(tmp_path, "my-agent", "exit 0")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert models.programs(config) == Finding("programs", "ok", "my-agent")

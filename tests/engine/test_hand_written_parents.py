@@ -114,7 +114,7 @@ async def test_kernels_by_hand_that_nobody_can_develop_cost_no_round(tmp_path: P
     assert len(selected_because[2]) == 2 and not {"v1", "v2"} & set(selected_because[2])
     assert problem.rounds[1].parents[0].why.startswith("the fastest with untried ideas: ")
     reasons = {one.variant: one.why for one in problem.rounds[0].dropped}
-    assert reasons["v1"] == "no proposer has a new idea for this kernel at 1 ms, 10.00x over eager"
+    assert reasons["v1"] == "no proposer has a new idea for this kernel (1 ms, 10.00x over eager)"
 
 
 async def test_when_only_such_kernels_are_left_the_search_ends_without_an_empty_round(tmp_path: Path) -> None:

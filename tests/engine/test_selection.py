@@ -204,7 +204,7 @@ def test_reasons_have_figures() -> None:
         why(selection, "v6")
         == "2 times as slow as v1 by separate verdicts (2.50x against 5.00x over eager); only 3 are selected for speed"
     )
-    assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x over eager"
+    assert why(selection, "v7") == "no proposer has a new idea for this kernel (5 ms, 2.00x over eager)"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 
@@ -222,8 +222,8 @@ def test_the_loser_of_a_runoff_is_never_called_faster_than_a_selected_kernel() -
         == "58% slower than v8 by separate verdicts (13.55x against 21.41x over eager); only 1 is selected for speed"
     )
     assert why(selection, "v11") == (
-        "2% slower than v9 in the runoff, and that 58% slower than v8 by separate verdicts (13.55x against 21.41x "
-        "over eager); its own verdict was 48% faster (31.69x); only 1 is selected for speed"
+        "2% slower than v9 in the runoff; v9 was 58% slower than v8 by separate verdicts (13.55x against 21.41x "
+        "over eager); by its own verdict, v11 was 48% faster than v8 (31.69x); only 1 is selected for speed"
     )
 
 

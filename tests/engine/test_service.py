@@ -218,7 +218,7 @@ def test_an_engine_gets_a_scope_only_where_logout_would_kill_it() -> None:
     assert surviving(command, LogoutPolicy(True, scope=True))[-3:] == command
     assert LogoutPolicy(False).advice is None
     assert "enable-linger" in (LogoutPolicy(True, scope=True).advice or "")
-    assert "logout ends a search" in (LogoutPolicy(True).advice or "")
+    assert "searches end at logout" in (LogoutPolicy(True).advice or "")
 
 
 def test_a_user_without_a_name_can_steer(broken: SessionPaths, monkeypatch: pytest.MonkeyPatch) -> None:

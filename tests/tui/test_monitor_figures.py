@@ -56,7 +56,7 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     assert problem.best == before.id
     sure = Verdict(status="correct", speedup=8.0, speedup_low=7.9, speedup_high=8.1, kernel=Timing(0.5, 0.5, 0.5, 9))
     assert told(ev.VerdictGiven(variant=other.id, verdict=sure)).endswith(
-        f"{before.id}'s speedup ~9.00x [4.00, 12.00] is uncertain, so it counts as 4.00x"
+        f"{before.id}'s speedup ~9.00x [4.00, 12.00] is uncertain, so it ranks as 4.00x"
     )
     standings = (Standing(before.id, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.5, 1.5, 1.4, 1.6, False))
     won = told(ev.RunoffFinished(problem="softmax", round=2, standings=standings))

@@ -305,7 +305,7 @@ async def test_limits_that_leave_a_stopped_search_no_time_are_refused_and_others
         monitor = Monitor(app, pilot)
         await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
         await monitor.press("M")
-        await monitor.until_shown("The search has stopped. New limits start it again.")
+        await monitor.until_shown("The search has stopped. Changing a limit resumes it.")
         await monitor.type("0.01")  # the previous content is selected
         await monitor.press("enter")
         await monitor.until_shown("0.01 min allowed")

@@ -221,7 +221,7 @@ async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_
     async with open_monitor(engine.paths) as monitor:
         await monitor.until(lambda: monitor.app.model.minutes == 60.0, "the limit")
         await monitor.press("M", "ctrl+n")
-        await monitor.until_shown("This session calls no model")
+        await monitor.until_shown("This session does not call any models")
         await monitor.type("75")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
@@ -256,7 +256,7 @@ async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, eng
         await monitor.type("1")
         await monitor.press("enter")
         await monitor.until_shown("1 round allowed")
-        assert engine.commands() == [] and "start it again" not in monitor.text()
+        assert engine.commands() == [] and "Changing a limit resumes it" not in monitor.text()
         for key in ("n", "escape"):  # Both return to the form, which keeps what you typed.
             await monitor.press(key)
             await monitor.until_shown("Limits of the whole search")
@@ -732,7 +732,7 @@ async def test_an_idea_typed_while_the_engine_ends_waits_for_the_next_engine(ope
         engine.lock.release()
         await monitor.until(lambda: monitor.app.model.link.kind == "ended", "the end")
         await monitor.press("enter")
-        await monitor.until_shown("a resumed engine handles it")
+        await monitor.until_shown("the engine will handle it after a resume")
         (command,) = engine.commands()
         assert isinstance(command, requests.SeedIdea) and command.text == "Tile it"
 

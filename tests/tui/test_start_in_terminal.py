@@ -343,7 +343,7 @@ def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
     create_session(tmp_path / "sessions", "demo", CONFIG, "config.toml", 0)
     paths.lock.mkdir()  # in the way, also of root
     terminal = kernel_tui_in_terminal("resume", "demo")
-    terminal.wait_for("No engine has run on this session")
+    terminal.wait_for("No engine has run in this session")
     terminal.wait_for(
         "the engine ended during startup (status 6): engine.lock: Is a directory."
     )  # however long the path

@@ -89,7 +89,10 @@ def _cell(tag: str, text: str, *, right: bool) -> str:
 
 
 def _chart(title: str, points: list[tuple[float, float]], minutes: float) -> str:
-    """Draw a curve over minutes per problem as SVG. Each point is a pair: a share of ``minutes``, and a value."""
+    """Draw a curve as SVG, with minutes per problem on the x-axis.
+
+    Each point consists of a fraction of ``minutes`` and a value.
+    """
     top = max(1.0, *(value for _, value in points))
     wide, high = _WIDTH - _LEFT - 10, _HEIGHT - _TOP - _BOTTOM
     drawn = " ".join(f"{_LEFT + at * wide:.1f},{_TOP + high * (1 - value / top):.1f}" for at, value in points)

@@ -32,11 +32,10 @@ class Over(Struct, frozen=True):
     """The comparison of a problem's best kernel with a baseline.
 
     ``ms`` is the baseline's time. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
-    interval around ``speedup``. For eager, the interval is the verdict's 95% interval. For any other baseline, ``low``
-    is the baseline's 10th percentile divided by the kernel's 90th, and ``high`` is the baseline's 90th percentile
-    divided by the kernel's 10th. If the judge timed eager right after that baseline,
-    ``speedup``, ``low`` and ``high`` are instead the values over eager, scaled by the ratio of the two baselines'
-    times. ``uncertain`` is true if the speedup is uncertain.
+    interval around ``speedup``. For eager, the interval is the verdict's 95% interval. For any other baseline, the
+    interval runs from (baseline p10 / kernel p90) to (baseline p90 / kernel p10). If the judge timed eager right after
+    that baseline, all three fields are instead the values over eager, times (baseline's time / eager's time).
+    ``uncertain`` is true if the speedup is uncertain.
     """
 
     ms: float | None = None
@@ -82,10 +81,10 @@ class BenchRow(Struct, frozen=True, kw_only=True):
 class Total(Struct, frozen=True, kw_only=True):
     """Summary of all problems' speedups over one baseline.
 
-    ``fast`` maps each threshold p to the number of problems whose whole speedup interval is above p; p = 0 counts
-    correct kernels. ``compared`` counts the problems with a correct kernel and a baseline time, which ``geomean`` and
-    ``median`` cover. ``geomean_all`` also includes every other problem, with a speedup of 1. ``uncertain`` is true if
-    one of the speedups is uncertain.
+    ``fast`` maps each threshold p to the number of problems whose whole speedup interval is above p. For p = 0, it is
+    the number of problems with a correct kernel. ``compared`` is the number of problems with a correct kernel and a
+    baseline time. ``geomean`` and ``median`` cover these problems. ``geomean_all`` also includes every other problem,
+    with a speedup of 1. ``uncertain`` is true if one of the speedups is uncertain.
     """
 
     fast: dict[str, int]
@@ -112,9 +111,10 @@ class Report(Struct, frozen=True, kw_only=True):
     """A benchmark's results. ``created`` is in Unix seconds.
 
     ``minutes_per_problem`` comes from the config. In a session without turns, it is None. ``kernelbench`` summarizes
-    the best kernels' speedups over eager under KernelBench's own rules, which give no interval. ``kernelbench_judged``
-    counts the best kernels judged under these rules. The time axis of ``curve`` counts each problem's own minutes. In a
-    session without turns, the axis counts the session's minutes divided by the number of problems.
+    the best kernels' speedups over eager under KernelBench's own rules, which do not define an interval.
+    ``kernelbench_judged`` is the number of best kernels judged under these rules. The time axis of ``curve`` is each
+    problem's own engine time, in minutes. In a session without turns, the axis is the session's engine time divided by
+    the number of problems.
     """
 
     session: str
@@ -149,9 +149,9 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 
 
 class _Step(Struct, frozen=True):
-    """A change of a problem's best kernel. ``speedup`` is 1 if the problem has no correct kernel.
+    """A problem's best kernel after an event that may change it. ``speedup`` is 1 if the problem has no correct kernel.
 
-    The change came after ``problem_s`` seconds of the problem's own engine time, and after ``session_s`` seconds of the
+    The event came after ``problem_s`` seconds of the problem's own engine time, and after ``session_s`` seconds of the
     session's engine time.
     """
 
@@ -163,7 +163,7 @@ class _Step(Struct, frozen=True):
 
 
 def _folded(events: Iterable[Recorded]) -> tuple[SessionState, list[_Step]]:
-    """Apply the events, and return the state and every change of a problem's best kernel, in order."""
+    """Apply the events. Return the state, and a step for each event that may change a problem's best kernel."""
     state, steps = SessionState(), list[_Step]()
 
     def note(one: Recorded) -> None:
@@ -262,8 +262,8 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
 def _is_compile_too_slow(state: SessionState, problem: ProblemState) -> bool:
     """Return whether ``torch.compile`` was not timed because the problem's turns were too short.
 
-    A turn that found a correct kernel skips torch.compile for no other reason. In an unfinished search, another turn
-    may time torch.compile.
+    A turn that found a correct kernel skips torch.compile only if time runs out. In an unfinished search, a later turn
+    may still time torch.compile.
     """
     measured = problem.turn_end not in (None, "refused", "pruned", "not_opened")
     return "compile" not in problem.baselines and measured and state.finished and state.outcome(problem.id) == "solved"
@@ -366,7 +366,7 @@ def _total(
 
 
 def _curve(steps: Sequence[_Step], problems: Sequence[str], turns: bool) -> list[Point]:
-    """Return the benchmark's progress as a curve over the minutes per problem."""
+    """Return the benchmark's progress over time, in minutes per problem."""
     if not steps or not problems:
         return []
     minutes = [(one.problem_s if turns else one.session_s / len(problems)) / 60 for one in steps]

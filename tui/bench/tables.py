@@ -1,4 +1,4 @@
-"""Arrange a report's figures as tables of text, which Markdown and HTML share."""
+"""Arrange a report's figures as text tables, for both Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NAMES = {"eager": "eager", "compile": "torch.compile"}
 
 RULES = (
     "fast_p is the share of all problems whose best kernel is correct, with a speedup interval entirely above p; "
-    "fast_0 counts correct kernels. A refused problem counts as a failure. For a speedup over eager, the interval "
-    "is the 95% interval of alternating pairs of calls. For other speedups, the interval runs from (baseline p10 / "
-    "kernel p90) to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over eager x "
-    "(torch.compile's time / eager's time right after it), and its interval uses the same factors. KernelBench's own "
-    f"rules compute no interval. {MARK} marks an uncertain speedup."
+    "fast_0 is the share with a correct kernel. A refused problem counts as a failure. For a speedup over eager, the "
+    "interval is the 95% interval of alternating pairs of calls. For other speedups, the interval runs from (baseline "
+    "p10 / kernel p90) to (baseline p90 / kernel p10). On a CPU, the speedup over torch.compile is the speedup over "
+    "eager x (torch.compile's time / eager's time right after it). The interval scales with torch.compile's p10 and "
+    f"p90. KernelBench's own rules do not define an interval. {MARK} marks an uncertain speedup."
 )
 SOL_RULE = f"{ABOVE_SOL}."
 
@@ -121,7 +121,7 @@ def with_interval(over: Over) -> str:
 
 
 def curve(report: Report) -> Grid:
-    """Return a table of the benchmark's progress over the minutes per problem.
+    """Return a table of the benchmark's progress over time, in minutes per problem.
 
     Between the first and the last row, the table omits rows that repeat the figures of the row above.
     """

@@ -70,7 +70,7 @@ Exit codes:
   7    no compiler or no PyTorch, so kernels cannot be built or judged
   8    no correct kernel found (search), or kernel not correct (eval, compare)
   9    a configured model needs an API key that the environment lacks
-  10   only replies by hand are missing (--until-idle)
+  10   waiting only for replies by hand (--until-idle)
   11   a problem failed to open: its judge was killed; resume tries again
   130  interrupted; the session is saved and can be resumed
 """
@@ -139,7 +139,7 @@ def cli() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller closed (``>&-``), for which Python has None."""
+    """Open the null device for each standard stream that the caller closed (``>&-``). Python sets these to None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  open until the process ends

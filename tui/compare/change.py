@@ -44,9 +44,9 @@ def change_words(change: Change | None) -> str:
 def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
     """Return the change in speedup from ``before`` to ``variant``, or None if either has no speedup.
 
-    The change comes from the newest runoff that timed both kernels. Without such a runoff, it comes from their
-    comparable speedups, if runoffs scaled both from the same verdict. Otherwise, it comes from the two verdicts,
-    because a scaled figure and a verdict come from different measurements.
+    The change comes from the newest runoff that timed both kernels. Without such a runoff, it comes from the
+    kernels' comparable speedups, if both derive from the same verdict. Otherwise, it comes from the kernels' own
+    verdicts, because a scaled figure is not comparable with another verdict.
     """
     old, new = figures_of(state, before) if before is not None else None, figures_of(state, variant)
     if before is None or old is None or new is None or not old.speedup:

@@ -27,8 +27,8 @@ class Cell(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One row of a comparison, with a cell for each column.
 
-    ``better`` says whether larger or smaller figures lead. If it is None, the row has no leaders. Figures within the
-    ratio ``margin`` count as equal. Long text wraps to at most ``fold`` lines.
+    ``better`` says whether larger or smaller figures lead. If it is None, the row has no leaders. Figures that
+    differ by at most a factor of ``margin`` are tied. Long text wraps to at most ``fold`` lines.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True):
         return leading if len(leading) < len(known) else frozenset()
 
     def _behind(self, cell: Cell, best: Cell) -> bool:
-        """Return whether the cell's interval trails the best interval by more than ``margin``."""
+        """Return whether the cell's interval trails the best interval by more than a factor of ``margin``."""
         if self.better == "more":
             return _end(cell.high, cell) * self.margin < _end(best.low, best)
         return _end(cell.low, cell) > _end(best.high, best) * self.margin
@@ -99,7 +99,7 @@ class Comparison(Struct, frozen=True):
 
 
 def _end(end: float | None, cell: Cell) -> float:
-    """Return an end of the cell's interval, or the cell's figure if it has no interval."""
+    """Return ``end``, one end of the cell's interval, or the cell's figure if the cell has no interval."""
     return end if end is not None else cell.value or 0.0
 
 

@@ -229,8 +229,8 @@ def interval(verdict: Verdict | None) -> str | None:
 
 
 def _scaled(variant: VariantState, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` is true for a figure that falls when the
-    speedup rises, in which case the function inverts the interval.
+    """Return a cell for a figure, with the relative interval of the speedup. ``falls`` is true for a figure that falls
+    when the speedup rises, in which case the function inverts the interval.
     """
     verdict = variant.verdict
     if value is None or verdict is None or not (verdict.speedup and verdict.speedup_low and verdict.speedup_high):

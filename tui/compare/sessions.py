@@ -55,7 +55,7 @@ def differing(sessions: Sequence[SessionFigures]) -> dict[str, list[str | None]]
 def _words(sessions: Sequence[SessionFigures], problems: Sequence[str], shared: Sequence[str]) -> list[str]:
     said = []
     if not shared:
-        said.append("There is no problem that all of these sessions solved.")
+        said.append("No problem is solved in all of these sessions.")
     elif _same_tolerance(sessions):
         said.append(_leads(sessions, shared))
     else:
@@ -66,7 +66,7 @@ def _words(sessions: Sequence[SessionFigures], problems: Sequence[str], shared: 
         said.append(f"The devices differ, so times are not comparable ({one_line('; '.join(devices), 200)}).")
     foreign = [name for name in problems if not _same_problem(sessions, name)]
     if foreign:
-        said.append(f"Same name, but different reference or shapes: {one_line(', '.join(foreign), 200)}.")
+        said.append(f"The reference or the shapes differ between sessions for: {one_line(', '.join(foreign), 200)}.")
     return said
 
 
@@ -209,8 +209,8 @@ def _time(one: ProblemFigures | None) -> Cell:
 
 
 def _as_sure(one: ProblemFigures | None, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` is true for a figure that falls when the
-    speedup rises, in which case the function inverts the interval.
+    """Return a cell for a figure, with the relative interval of the speedup. ``falls`` is true for a figure that falls
+    when the speedup rises, in which case the function inverts the interval.
     """
     row = one.result if one is not None else None
     if row is None or value is None or not (row.speedup and row.speedup_low and row.speedup_high):

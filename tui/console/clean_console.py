@@ -13,7 +13,7 @@ from tui.text.sanitize import clean_line
 PIPE_WIDTH = 200
 """Width of tables in a pipe, in cells."""
 PIPE_LINE = 120
-"""Width of lists with one line per entry in a pipe, in cells. ``COLUMNS`` overrides it."""
+"""Width in a pipe of lists with one line per entry, in cells. ``COLUMNS`` overrides it."""
 
 
 class _Cleaned:
@@ -64,7 +64,7 @@ def clean_console(width: int | None, *, err: bool = False) -> Console:
 def print_prose(out: Console, text: str, style: str = "", *, indent: int = 0) -> None:
     """Print a paragraph. ``indent`` applies to all lines except the first.
 
-    On a terminal, lines break between words, and a longer word stays whole. A pipe gets one line.
+    On a terminal, lines break only between words, even if a word is wider than the terminal. A pipe gets one line.
     """
     if out.is_terminal or out.width < PIPE_WIDTH:
         text = fill(text, out.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

@@ -15,7 +15,7 @@ LEADS = "*"
 LEGEND = f"{LEADS}: the row's leader, and figures with an interval that overlaps the leader's"
 
 _TITLE = 25
-"""Minimum width of the titles of sections, in characters."""
+"""Minimum width of section titles, in characters."""
 
 
 def print_side_by_side(comparison: Comparison) -> None:

@@ -1,4 +1,4 @@
-"""Print the lists of the commands ``problems`` and ``sessions``: as a table, or as paragraphs in a narrow terminal."""
+"""Print the output of the commands ``problems`` and ``sessions``: a table, or paragraphs on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     if lacking:
         print_prose(
             out,
-            "written by none: no proposer can write a kernel, so the search waits until you seed one (the a key, or "
-            "kernel-tui seed-kernel)",
+            "written by none: no proposer can write a kernel, so the search waits until you seed one (press a in the "
+            "monitor, or run kernel-tui seed-kernel)",
         )
         for line in add_a_table().splitlines():  # Users paste this TOML, so it must not wrap.
             out.print(Text(line), soft_wrap=True)
@@ -106,7 +106,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
 
 
 def _bests(session: SessionSummary, *, with_tolerance: bool) -> str:
-    """Return the best speedups of at most ``_MOST_BESTS`` problems, and the number of the others."""
+    """Return the best speedups of at most ``_MOST_BESTS`` problems, and the number of remaining problems."""
     named, others = session.bests[:_MOST_BESTS], len(session.bests) - _MOST_BESTS
     words = ", ".join(named) + (f" and {others} more" if others > 0 else "")
     return f"{words} ({short_caption(session.tolerance)})" if with_tolerance and named else words
@@ -117,7 +117,7 @@ def _started(session: SessionSummary) -> str:
 
 
 def _width(out: Console, table: Table) -> int:
-    """Return the width in cells that the table needs to print each row in one line."""
+    """Return the width in cells that the table needs to print each row on one line."""
     return out.measure(table, options=out.options.update_width(10 * PIPE_WIDTH)).maximum
 
 

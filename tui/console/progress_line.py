@@ -1,6 +1,6 @@
 """Show a command's progress on one line of standard error.
 
-The line appears only on a terminal. A note that the command is waiting for a device appears everywhere.
+The line appears only on a terminal. A note that the command is waiting for a device appears even without a terminal.
 """
 
 from __future__ import annotations

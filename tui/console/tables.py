@@ -66,13 +66,12 @@ _PROSE = ("", "config", "idea", "inputs", "note", _NOTE_OR_IDEA, "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
 _SOL = "% SOL"
 VISIBLE = 0.01
-"""Smallest relative difference that readers notice between a speedup and the quotient of the times in its row."""
-PAIRED = "speedup: median over paired calls, so eager ms / best ms may differ"
-"""Caption for results in which a speedup visibly differs from the quotient of the times in its row."""
-BESIDE = "vs compile: each timed alongside eager, so compile ms / best ms may differ"
-"""Caption for results in which a speedup over torch.compile visibly differs from the quotient of the times in its row.
-"""
-EARLIER = "first ms below best ms: timed under different load, so only runoffs compare these kernels"
+"""Relative difference above which a speedup visibly differs from the ratio of the times in its row."""
+PAIRED = "speedup: median over paired calls, so it may differ from eager ms / best ms"
+"""Caption for results in which a speedup visibly differs from the ratio of the times in its row."""
+BESIDE = "vs compile: both timed alongside eager, so it may differ from compile ms / best ms"
+"""Caption for results in which a speedup over torch.compile visibly differs from the ratio of the times in its row."""
+EARLIER = "first ms below best ms: timed under different loads, so only a runoff can compare these kernels"
 """Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
@@ -83,7 +82,7 @@ _LEAST_PROSE = 24
 
 
 def console(*, err: bool = False, one_line_each: bool = False) -> Console:
-    """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors.
+    """Return a console for standard output, or for standard error. A pipe gets wide lines and no colors.
 
     ``one_line_each`` is for a list with one line per entry. In a pipe, such a list is ``COLUMNS`` cells wide, or 120
     cells if ``COLUMNS`` is not set.
@@ -154,7 +153,7 @@ def print_results(results: Results) -> None:
 
 
 def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
-    """Say which problems have no torch.compile time, and why. A reason appears once."""
+    """Say which problems have no torch.compile time, and why. Print each reason once."""
     opened = [row for row in rows if row.eager_ms is not None]
     without: dict[str, list[str]] = {}
     for row in opened:
@@ -167,7 +166,7 @@ def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
 
 
 def _differs(speedup: float | None, ms: float | None, best_ms: float | None) -> bool:
-    """Return whether the quotient of the times visibly differs from the speedup."""
+    """Return whether the ratio of the times visibly differs from the speedup."""
     return bool(speedup and ms and best_ms) and abs((ms or 0.0) / (best_ms or 1.0) / (speedup or 1.0) - 1) > VISIBLE
 
 
@@ -341,7 +340,7 @@ def print_profile(launches: Sequence[KernelProfile]) -> None:
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:
     """Print one line per saved kernel, with a tolerance column if tolerances differ.
 
-    Each line ends with the kernel's note, or with its idea if there is no note. The console's width limits this text.
+    Each line ends with the kernel's note, or with its idea if there is no note. The console's width limits its length.
     """
     out = console(one_line_each=True)
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
@@ -371,7 +370,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
 
 
 def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str | None = None) -> None:
-    """Print every round: its ideas with their best speedup, and the kernels selected or dropped, with reasons.
+    """Print every round: its ideas with their best speedups, and the selected kernels with reasons.
 
     ``problem`` restricts the output to one problem and adds the dropped kernels.
     """

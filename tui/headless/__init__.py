@@ -1,1 +1,1 @@
-"""Follow a search without the monitor, with a live table on a terminal and plain or JSON lines elsewhere."""
+"""Follow a search without the monitor: a live table on a terminal, plain lines elsewhere, or JSON lines."""

@@ -33,9 +33,7 @@ LIVENESS_S = 0.5
 
 
 class View(Protocol):
-    """How a headless search prints its progress. When ``recorded`` gets an event, ``state`` already includes that
-    event.
-    """
+    """The output of a headless search. When ``recorded`` gets an event, ``state`` already includes that event."""
 
     def recorded(self, one: Recorded, state: SessionState) -> None: ...
 

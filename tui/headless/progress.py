@@ -1,4 +1,4 @@
-"""Draw a headless run's live table: each problem's progress and best kernel."""
+"""Draw a headless search's live table: each problem's progress and best kernel."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LiveTable:
 
 
 def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:
-    """Return whether the line scrolls above the table: only lines about new best kernels and repeated verdicts do."""
+    """Return whether ``line`` reports a new best kernel or a repeated verdict."""
     if not isinstance(event, ev.VerdictGiven):
         return False
     return f", {BEST_SO_FAR}" in line or (not event.why and bool(state.variants[event.variant].earlier))

@@ -57,16 +57,16 @@ if TYPE_CHECKING:
     from engine.daemon.launch import EngineStart
 
 MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
-"""Maximum lengths of a pasted text, in characters: in a one-line field, and elsewhere. Textual measures each character
-repeatedly, so a longer text would be slow."""
+"""Maximum length of pasted text, in characters, in a one-line field and elsewhere. Textual measures each character
+repeatedly, so longer text would be slow."""
 FLUSH_S = 0.22
 """Minimum time between two screen updates, in seconds."""
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
 LATE_S = 0.5
-"""Seconds after which a key or pasted text counts as handled, even without a message that says so."""
+"""Seconds after which the app treats a key or pasted text as handled, even if no message says so."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
-"""Seconds between two redraws of ages, for a running session and for an ended session."""
+"""Seconds between two updates of the displayed ages, in a running session and in an ended session."""
 _PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
@@ -150,7 +150,10 @@ class MonitorApp(App[int]):
         self._watch.start()
 
     def begin(self) -> None:
-        """Start following the session. The screen calls this method after its first paint, which it must not delay."""
+        """Start following the session.
+
+        The screen calls this method after its first paint, so as not to delay that paint.
+        """
         if not gc.isenabled():  # The command disabled garbage collection for a fast start.
             gc.freeze()
             gc.enable()
@@ -321,7 +324,7 @@ class MonitorApp(App[int]):
             if (plan := self._plans.get(one.number)) is not None:
                 self.history.unanswered(plan)
             where = f" {one.node}" if one.node is not None else ""
-            later = "" if isinstance(one.command, Stop) else "; a resumed engine handles it"
+            later = "" if isinstance(one.command, Stop) else "; the engine will handle it after a resume"
             text = f"{one.text}{where}: the engine ended before handling this request{later}"
             self.model.story.say(self.model.now(), "warning", text)
             self.say(text, severity="warning")
@@ -430,7 +433,9 @@ class MonitorApp(App[int]):
         from tui.monitor.screens.alerts import AlertsScreen
 
         if self.is_web:  # An alert can run any command on this machine.
-            self.say("Choose alerts in a terminal, since they can run a command.", severity="warning")
+            self.say(
+                "Choose alerts in a terminal, not in a browser, because an alert can run a command.", severity="warning"
+            )
             return
 
         def chosen(settings: Settings | None) -> None:
@@ -498,7 +503,7 @@ class MonitorApp(App[int]):
 
     def action_interrupt(self) -> None:
         """Say which key closes the monitor. Ctrl-C itself does nothing, so that it cannot end a search by mistake."""
-        search = " (the search continues) and Q to stop the search" if self.model.link.kind in ALIVE else ""
+        search = " (the search continues), or Q to stop the search" if self.model.link.kind in ALIVE else ""
         self.say(f"Press q to close the monitor{search}. Press y to copy the kernel.")
 
     def action_help(self) -> None:

@@ -43,7 +43,7 @@ class Feed:
         self._hurried_until = time.monotonic() + HURRY_S
 
     def take(self) -> tuple[list[Update], str | None]:
-        """Return all updates since the last call, in order, and any error of the session."""
+        """Return all updates since the last call, in order, and the session's current error, if any."""
         with self._lock:
             updates, self._waiting = self._waiting, []
             return updates, self._trouble

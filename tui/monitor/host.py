@@ -1,4 +1,4 @@
-"""The protocol by which screens call the app, so that they need not import it."""
+"""The protocol that screens use to call the app without importing it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Host(Protocol):
 
     @property
     def is_web(self) -> bool:
-        """Whether the monitor runs in a browser. A browser's user must not read this machine's files or run its
-        programs.
+        """Whether the monitor runs in a browser. A user in a browser must not be able to read this machine's files or
+        run programs on it.
         """
 
     def begin(self) -> None:

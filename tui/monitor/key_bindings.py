@@ -1,4 +1,4 @@
-"""The monitor's actions, each with keys, a label for the key bar and the command palette, and a help text."""
+"""The monitor's actions, each with keys, a label for the key bar and the command palette, and help text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GROUP_NAMES: dict[Group, str] = {"look": "View", "steer": "Steer the search", "a
 class Action(Struct, frozen=True):
     """An action that a key triggers.
 
-    ``hint`` is the action's rank in the key bar, or 0 if the key bar omits it. Help lists each group in the order
-    below.
+    ``hint`` is the action's rank in the key bar, or 0 if the key bar omits it. Help lists each group's actions in
+    the order of ``ACTIONS``.
 
     ``palette`` is False for an action that makes sense only as a key.
     """
@@ -34,7 +34,7 @@ class Action(Struct, frozen=True):
 
     @property
     def short_label(self) -> str:
-        """The label for a key bar without room for all labels."""
+        """The label for a key bar without room for full labels."""
         return SHORT_LABELS.get(self.name, self.label)
 
     @property
@@ -83,7 +83,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
     Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail pane", "look"),
     Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail pane", "look"),
-    Action("diff", "D", "diff", "Show the diff with the parent, best or marked kernel in turn", "look", 11),
+    Action("diff", "D", "diff", "Show the diff against the parent, best or marked kernel in turn", "look", 11),
     Action("calls", "v", "calls", "Show the node's model calls; press again for whole prompts", "look", 13),
     Action("spend", "dollar_sign", "spend", "Show model costs by model, problem, round and idea", "look"),
     Action("filter", "slash", "filter", "Filter the tree, or search the focused detail or log pane", "look", 6),
@@ -93,7 +93,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("lineage", "t", "lineage", "Show the tree by round or by lineage", "look", 9),
     Action("sort", "o", "sort", "Sort by creation order, speedup, time or age", "look"),
     Action("reverse_sort", "O", "reverse sort", "Reverse the sort order", "look"),
-    Action("zoom", "plus", "zoom", "Zoom the focused pane; press again to restore", "look"),
+    Action("zoom", "plus", "zoom", "Zoom the focused pane; press again to restore it", "look"),
     Action("mark", "m", "mark", "Mark the kernel to compare; diffs use the last marked kernel", "look"),
     Action("compare", "c", "compare", "Compare the marked kernels, or the selected and the best kernel", "look"),
     Action("copy", "y", "copy", "Copy the kernel's source to your clipboard (OSC 52)", "look"),
@@ -125,8 +125,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("help", "question_mark,f1", "help", "Show help for the focused pane", "app", 14),
     Action("command_palette", "ctrl+p", "palette", "Find an action by name", "app", 0, False),
     Action("redraw", "ctrl+l", "redraw", "Redraw a garbled screen", "app"),
-    Action("alerts", "A", "alerts", "Choose how to send alerts: bell, OSC 9, a command, a webhook", "app"),
-    Action("theme", "T", "theme", "Switch the theme: dark, light, ANSI", "app"),
+    Action("alerts", "A", "alerts", "Choose how to send alerts: bell, OSC 9, command or webhook", "app"),
+    Action("theme", "T", "theme", "Switch the theme: dark, light or ANSI", "app"),
     Action("screenshot", "f8", "SVG", "Save the screen as SVG", "app"),
     Action("suspend_process", "ctrl+z", "suspend", "Suspend the monitor; type fg in the shell to return", "app"),
 )  # fmt: skip

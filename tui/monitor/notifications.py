@@ -1,4 +1,4 @@
-"""Alerts for a user who is looking elsewhere: what triggers them, and their delivery to a command or webhook."""
+"""Trigger alerts for a user who is looking elsewhere, and deliver them to a command or webhook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITING = 20
 
 
 class News:
-    """Detect what needs an alert: a new best kernel, a prompt to answer, a stalled engine, the end of the search."""
+    """Detect what needs an alert: a new best kernel, a prompt to answer, a stalled engine, or the end of the search."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -129,7 +129,7 @@ class Messenger:
 def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | None:
     """Run a command with the alert as its last argument and in the environment variable ``KERNEL_TUI_NEWS``.
 
-    Return an error text, or None if the command succeeds.
+    Return an error message, or None if the command succeeds.
     """
     try:
         process = subprocess.Popen(
@@ -153,7 +153,7 @@ def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | 
 
 
 def post_webhook(url: str, text: str, timeout_s: float = WEBHOOK_S) -> str | None:
-    """POST ``{"text": ...}``. Return an error text, or None if the webhook accepts the alert."""
+    """POST ``{"text": ...}``. Return an error message, or None if the webhook accepts the alert."""
     import json
     from http.client import HTTPException
     from urllib.request import Request, urlopen

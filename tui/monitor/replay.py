@@ -146,7 +146,7 @@ class ReplaySource:
         return self.now()
 
     def take_skipped_s(self) -> float:
-        """Return the seconds of cut gaps that the replay has passed since the last call. Jumps do not count."""
+        """Return how many seconds of gaps the replay has skipped since the last call, not counting the user's jumps."""
         skipped, self._skipped_s = self._skipped_s, 0.0
         return skipped
 
@@ -157,8 +157,8 @@ class ReplaySource:
         return self.recorded_at(self.clock.now()) - self._recorded[0].time
 
     def recorded_at(self, when: float) -> float:
-        """Return the recording's own time at replay time ``when``. At the end of a gap, this time jumps by the seconds
-        that were cut from the gap.
+        """Return the recording's own time at replay time ``when``. This time jumps at the end of a gap by the seconds
+        that the replay cut from it.
         """
         return when + (self._shifts[max(0, bisect_right(self._times, when) - 1)] if self._shifts else 0.0)
 

@@ -25,7 +25,7 @@ class Settings(Struct, kw_only=True, omit_defaults=True):
     """The monitor's settings.
 
     ``notify`` says how the terminal announces alerts. ``command`` and ``webhook`` also receive alerts, if set.
-    If ``ascii_glyphs`` is None, the monitor uses ASCII unless the locale is UTF-8.
+    If ``ascii_glyphs`` is None, the monitor uses ASCII unless the terminal can show Unicode.
     """
 
     theme: str = THEMES[0]

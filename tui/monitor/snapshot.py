@@ -26,7 +26,7 @@ def render_once(paths: SessionPaths, width: int = 120, height: int = 40) -> str:
 
 
 async def _render(paths: SessionPaths, width: int, height: int) -> str:
-    importlib.import_module(LIBRARY)  # The charts then need no second frame.
+    importlib.import_module(LIBRARY)  # With the library loaded, the first frame shows the charts.
     app = MonitorApp(SessionSource(paths, read_only=True), settings=Settings(notify="off"))
     async with app.run_test(size=(width, height)) as pilot:
         for _ in range(int(OPEN_S / 0.05)):

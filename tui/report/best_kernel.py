@@ -27,7 +27,7 @@ from tui.text.sanitize import lines_in, one_line
 from tui.view.conversation import Calls
 
 IDEA_CHARS = 260
-"""Maximum number of characters shown of an idea in the lineage. The page folds a longer idea."""
+"""Maximum length of an idea in the lineage, in characters. The page folds a longer idea."""
 
 
 class Ancestor(Struct, frozen=True):

@@ -46,7 +46,10 @@ class ProblemCalls(Struct, frozen=True):
 
 
 class CallTexts(Struct, frozen=True):
-    """All calls by problem. ``systems`` are the distinct system prompts. ``left_out`` counts calls without text."""
+    """All calls by problem.
+
+    ``systems`` are the distinct system prompts. ``left_out`` counts the calls whose text the report omits.
+    """
 
     problems: tuple[ProblemCalls, ...]
     systems: tuple[Markup, ...]

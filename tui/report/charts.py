@@ -29,7 +29,7 @@ visible."""
 
 
 class Group(NamedTuple):
-    """Statuses with one color in the charts."""
+    """Statuses that share a color in the charts."""
 
     name: str
     ink: str
@@ -225,14 +225,14 @@ def _by_round(axes: Axes, rounds: Sequence[RoundCounts]) -> None:
 
 
 def _unit_of_time(seconds: float) -> tuple[str, float]:
-    """Return the unit for an axis of ``seconds``, and its length in seconds."""
+    """Return the unit for a time axis that spans ``seconds``, and the unit's length in seconds."""
     if seconds < 180:
         return "seconds", 1.0
     return ("minutes", 60.0) if seconds < 3 * 3600 else ("hours", 3600.0)
 
 
 def _settings(name: str) -> Any:
-    """Return Matplotlib settings that store text as text and produce equal files from equal data."""
+    """Return Matplotlib settings that keep text as text in the SVG and draw identical files from identical data."""
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": name,

@@ -21,7 +21,7 @@ CLASSES = {
     "function": "fn",
     "accent": "bu",
 }
-"""CSS classes of the styles in spans. Other text has no class."""
+"""CSS class of each highlighting style. Other text has no class."""
 _DIFF_CLASSES = {"+": "add", "-": "del", "@": "hunk"}
 
 
@@ -37,7 +37,7 @@ def diff_markup(changes: Changes) -> Markup:
 
 
 def text_markup(text: str) -> Markup:
-    """Return a whole text, escaped, without control characters."""
+    """Return the entire text, escaped and without control characters."""
     return escape(clean(text.replace("\r\n", "\n").replace("\r", "\n")))
 
 

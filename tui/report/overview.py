@@ -24,7 +24,7 @@ from tui.view.spend import count, money
 _SOL = "%_SOL"
 HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", _SOL,
         "correct")  # fmt: skip
-"""Columns of the results table, after the problem column. ``_`` stands for a space at which the name must not wrap."""
+"""Columns of the results table, after the problem column. ``_`` stands for a non-breaking space."""
 
 
 class ResultLine(Struct, frozen=True):
@@ -84,7 +84,7 @@ def _headline(results: Results) -> str:
     searched = [row for row in results.problems if row.status != "refused"]
     solved = [row for row in searched if row.speedup is not None]
     if not solved:
-        return f"No correct kernel for any of {_number(len(searched), 'problem')}."
+        return f"Searched {_number(len(searched), 'problem')} without finding a correct kernel."
     compared = [row for row in solved if row.over_compile is not None]
     ahead = sum((row.over_compile or 0.0) > 1.0 for row in compared)
     over = [f"{_mean([row.speedup for row in solved], uncertain=_any_uncertain(solved))} over eager PyTorch"]
@@ -98,7 +98,11 @@ def _headline(results: Results) -> str:
         first = f"For {ahead} of {_number(len(searched), 'problem')}, the best kernel beats torch.compile."
     else:
         first = f"{len(solved)} of {_number(len(searched), 'problem')} have a correct kernel"
-        first += f"; {ahead} of {len(compared)} best kernels with a torch.compile time beat it." if compared else "."
+        first += (
+            f"; {ahead} of {len(compared)} best kernels with a torch.compile time beat torch.compile."
+            if compared
+            else "."
+        )
     return f"{first} {'Its speedup' if len(solved) == 1 else 'Geometric mean of the speedups'}: {reached}."
 
 

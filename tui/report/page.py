@@ -1,4 +1,4 @@
-"""Build the report: one HTML file that needs no network, no script and no other file.
+"""Build the report: one self-contained HTML file without scripts.
 
 Names, ideas, sources, prompts and replies come from models and kernels, so the page treats them as hostile. Jinja
 escapes every value, and control characters become visible stand-ins. The page's Content-Security-Policy allows only its

@@ -1,4 +1,4 @@
-"""The tree of a search: problems, rounds, ideas and kernels, with status, speedup and change."""
+"""The tree of a search: problems, rounds, ideas and kernels, with each kernel's status, speedup and change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import one_line
 
 REASON_CHARS = 300
-"""Maximum number of characters shown of a verdict's reason or of a note."""
+"""Maximum length of a verdict's reason or of a note in the tree, in characters."""
 
 
 class KernelRow(Struct, frozen=True):

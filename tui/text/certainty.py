@@ -1,4 +1,4 @@
-"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain figures, and a verdict's remarks."""
+"""Format a verdict's remarks, and format speedups and times, with ``~`` for uncertain figures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from engine.session.state.session_state import ProblemState, RoundState, Session
 from tui.text.format import milliseconds
 
 PER_SEARCH = "measured once per search"
-"""When a search measures the device's peaks, for ``sol_words``."""
+"""Argument ``measured`` of ``sol_words`` for a kernel from a search."""
 _NOTED = 0.01
-"""The smallest relative change of a round's figure that displays mention."""
+"""Smallest relative change in a round's speedup that the program shows."""
 _FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?=x?(?!\w|\.\d))")
 
 
 def sol_words(verdict: Verdict, measured: str = "") -> str | None:
     """Format a kernel's % SOL with the two times that it compares, or return None if the % SOL is unknown.
 
-    ``measured`` says when the device's peaks were measured, from which the lower bound follows.
+    The lower bound follows from the device's measured peaks. ``measured`` says when they were measured.
     """
     if verdict.sol_share is None or verdict.kernel is None:
         return None
@@ -32,8 +32,9 @@ def sol_words(verdict: Verdict, measured: str = "") -> str | None:
 
 
 def remarks_of(verdict: Verdict) -> list[str]:
-    """Return the verdict's remarks. Each timing process makes its own, so of remarks that differ only in their figures,
-    return the one with the largest figures.
+    """Return the verdict's remarks. Each timing process adds its own.
+
+    If remarks differ only in their figures, return only the remark with the largest figures.
     """
     shown: dict[str, str] = {}
     for flag in sorted(verdict.flags, key=lambda flag: [float(figure) for figure in _FIGURE.findall(flag)]):
@@ -55,13 +56,14 @@ def comparable_ms(state: SessionState, variant: VariantState | None) -> str:
 
 
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
-    """Format a round's figure: the comparable speedup of its leader."""
+    """Format a round's speedup, which is the comparable speedup of its leader."""
     return comparable_words(state, state.leader_of_round(problem, number))
 
 
 def correction_words(state: SessionState, round_: RoundState) -> str:
-    """Format a finished round's figure at its end, ``was 2.31x``, if later runoffs, verdicts or prunes changed it by at
-    least 1%. Return "" otherwise.
+    """Format the speedup that a round had at its end as ``was 2.31x``.
+
+    Return "" unless later runoffs, verdicts or prunes changed it by at least 1%.
     """
     if round_.finished_at is None or round_.speedup is None:
         return ""

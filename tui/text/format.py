@@ -23,7 +23,7 @@ def transformation_label(name: str) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format milliseconds with three or four digits, such as ``0.0123``, ``0.843``, ``12.35``, ``1234``."""
+    """Format milliseconds with three or four digits, such as ``0.0123``, ``0.843``, ``12.35`` or ``1234``."""
     if value is None:
         return "-"
     for bound, digits in ((0.1, 4), (10, 3), (100, 2), (1000, 1)):
@@ -43,7 +43,7 @@ def change(value: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format a duration with one unit, such as ``8s``, ``3m``, ``2h``, ``5d``."""
+    """Format a duration with one unit, such as ``8s``, ``3m``, ``2h`` or ``5d``."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f}s"
@@ -55,7 +55,7 @@ def age(seconds: float) -> str:
 
 
 def moment(at: float, now: float) -> str:
-    """Format a time of the last day as ``14:03:07``, and an earlier time with its date.
+    """Format a time in the last 24 hours as ``14:03:07``, and an earlier time with its date.
 
     ``at`` and ``now`` are in Unix seconds.
     """
@@ -70,7 +70,7 @@ def clock(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in its two largest units, such as ``7 h 12 m``, ``3 m 20 s``, ``40 s``."""
+    """Format a duration in its two largest units, such as ``7 h 12 m``, ``3 m 20 s`` or ``40 s``."""
     finest = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     whole = finest * round(max(0.0, seconds) / finest)
     parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int | None) -> str:
-    """Format bytes in binary units: ``512B``, ``1.5M``, ``141G``."""
+    """Format bytes in binary units: ``512B``, ``1.5M`` or ``141G``."""
     if count is None:
         return "-"
     value = float(count)
@@ -95,7 +95,7 @@ def sparkline(
 ) -> str:
     """Draw the last ``width`` values as a bar chart from ``bottom`` to ``top`` (default: the maximum value).
 
-    The value 0 stands for a missing value.
+    A value of 0 means that the value is missing.
     """
     marks = SPARKS_ASCII if ascii_only else SPARKS
     shown = values[-width:] if width > 0 else []
@@ -128,7 +128,8 @@ def fit(text: str, width: int) -> str:
 def fit_apart(names: Sequence[str], width: int) -> list[str]:
     """Cut names to ``width`` terminal cells so that they stay different.
 
-    A cut name loses the start that it shares with another name: ``…_shifted`` beside ``layernorm``.
+    If a name would look like another name after the cut, omit the start that both share: beside ``layernorm``,
+    ``layernorm_shifted`` becomes ``…_shifted``.
     """
     shown = []
     for place, name in enumerate(names):
@@ -143,7 +144,7 @@ def fit_apart(names: Sequence[str], width: int) -> list[str]:
 
 
 def _shared_start(first: str, second: str) -> int:
-    """Return the length of the start that both texts share."""
+    """Return the length of the longest common prefix."""
     differing = (place for place, pair in enumerate(zip(first, second, strict=False)) if len({*pair}) > 1)
     return next(differing, min(len(first), len(second)))
 

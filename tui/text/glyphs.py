@@ -24,7 +24,7 @@ GLYPHS: dict[str, Glyph] = {
     "build_error": Glyph("■", "#", "bad", "does not build"),
     "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
     "cheating": Glyph("≈", "=", "warn", "false speedup: the judge found a cheat"),
-    "library": Glyph("▤", "%", "warn", "calls a library, so it does not count"),
+    "library": Glyph("▤", "%", "warn", "calls a library, so the judge rejects it"),
     "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
     "cancelled": Glyph("○", "0", "dim", "canceled or left without a verdict"),
     "pruned": Glyph("⊘", "-", "dim", "pruned by the user"),

@@ -85,7 +85,7 @@ def launch_words(launch: Launch) -> str:
 
 
 def not_counted(source: str) -> bool:
-    """Return whether the source uses dynamic shared memory whose size is only known at run time."""
+    """Return whether the source uses dynamic shared memory whose size is known only at run time."""
     sizes = [one.dynamic_shared_bytes for one in launch_shapes(source)]
     return asks_for_dynamic_shared(source) and (None in sizes or not any(sizes))
 

@@ -51,7 +51,8 @@ def devices_in_words(devices: Sequence[DeviceFact]) -> str:
 def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
     """Describe ``event``, or return None if it needs no line.
 
-    ``state`` has already applied the event. ``best`` remembers the best kernel reported for each problem.
+    ``state`` has already applied the event. ``best`` maps each problem to the last best kernel reported; this
+    function updates it.
     """
     match event:
         case ev.EngineStarted():
@@ -123,9 +124,9 @@ def turn_end_words(state: SessionState, problem: str, reason: ev.TurnEnd) -> str
 
 
 def repeat_words(event: ev.SourceRepeated) -> str:
-    """Describe a repeated source, such as ``same source as v12: a reply of gpt-5.5 that should repair v14``."""
+    """Describe a repeated source, such as ``same source as v12: a reply from gpt-5.5 that should repair v14``."""
     task = f" that should repair {event.parent}" if event.number is None and event.parent is not None else ""
-    return f"same source as {event.same_as}: a reply of {one_line(event.proposer)}{task}"
+    return f"same source as {event.same_as}: a reply from {one_line(event.proposer)}{task}"
 
 
 def _baseline(event: ev.BaselineMeasured) -> str:
@@ -181,7 +182,10 @@ def _outcome(verdict: Verdict) -> str:
 
 
 def _low_end(state: SessionState, variant: VariantState, best: str | None) -> str:
-    """Say why a kernel with a higher speedup than the best is not the best: only the interval's low end counts."""
+    """Say why ``variant`` has a higher speedup than the best kernel but is not the best: its speedup is uncertain.
+
+    The search ranks an uncertain speedup by the low end of its interval.
+    """
     verdict, leader = variant.verdict, state.variants.get(best or "")
     if verdict is None or leader is None or (leader.speedup or 0.0) >= (verdict.speedup or 0.0):
         return ""

@@ -16,7 +16,7 @@ TIED_BUT_WIDE = "tied, wide interval"
 """Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's interval is wide."""
 
 NO_CHANGE = fmt.change(0.0).lstrip("+-")
-"""Text of a change that rounds to zero."""
+"""Text for a change that rounds to zero."""
 BY_RUNOFF = "runoff"
 """Placeholder for the 95% interval of figures that a runoff scaled."""
 SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runoff"
@@ -33,7 +33,7 @@ def place_in_runoff(standing: Standing) -> str:
 def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> float | None:
     """Return how much faster ``variant`` was than ``before`` in the newest runoff that timed both.
 
-    0.04 is four percent faster. Without such a runoff, return None.
+    0.04 is four percent faster. Return None if no runoff timed both.
     """
     for round_ in reversed(problem.rounds):
         timed = {one.variant: one.ratio for one in round_.standings}
@@ -59,8 +59,9 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
 
 
 def former_verdict_words(former: VariantState | None, best: VariantState) -> str:
-    """Say that the former best kernel's verdict has a higher speedup, as ``v7's verdict: 2.10x; the runoff decides``.
-    Return "" if that speedup is not higher.
+    """Say that the former best kernel's verdict has a higher speedup.
+
+    Example: ``v7's verdict: 2.10x; the runoff decides``. Return "" if that speedup is not higher.
     """
     if former is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
@@ -68,8 +69,9 @@ def former_verdict_words(former: VariantState | None, best: VariantState) -> str
 
 
 def above_low_end(former: VariantState | None, best: VariantState) -> str:
-    """Say why ``best`` replaced a kernel with a higher speedup without a runoff: for an uncertain speedup, only the
-    interval's low end counts. Return "" if there is nothing to explain.
+    """Say why ``best`` replaced a kernel with a higher speedup without a runoff: that speedup is uncertain.
+
+    The search ranks an uncertain speedup by the low end of its interval. Return "" if there is nothing to explain.
     """
     if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""
@@ -77,12 +79,14 @@ def above_low_end(former: VariantState | None, best: VariantState) -> str:
     if low is None or not counts_by_low_end(former.verdict):
         return ""
     uncertain = f"{speedup_words(former.verdict)} {interval_words(former.verdict)} is uncertain"
-    return f"{former.id}'s speedup {uncertain}, so it counts as {speedup(low)}"
+    return f"{former.id}'s speedup {uncertain}, so it ranks as {speedup(low)}"
 
 
 def why_lower(state: SessionState, problem: ProblemState, before: str | None) -> str:
-    """Say why the best kernel replaced ``before``, whose verdict has a higher speedup, such as ``4.2% faster than v7
-    side by side (v7's verdict: 2.10x; the runoff decides)``. Return "" if the best kernel's speedup is not lower.
+    """Say why the best kernel replaced ``before``, whose verdict has a higher speedup.
+
+    Example: ``4.2% faster than v7 side by side (v7's verdict: 2.10x; the runoff decides)``. Return "" if the best
+    kernel's speedup is not lower.
     """
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None or not (against := former_verdict_words(former, best)):
@@ -110,9 +114,9 @@ def last_runoff(problem: ProblemState, variant: VariantState) -> str:
 
 
 def scaled_words(state: SessionState, variant: VariantState) -> str:
-    """Format a kernel's figures in tables if a runoff scaled them. Return "" if the kernel's own verdict counts.
+    """Format a kernel's figures in tables, and name the verdict that they come from, if a runoff scaled them.
 
-    Example: ``6.84x, 1.55 ms: v28's verdict, scaled by the time in a runoff``.
+    Example: ``6.84x, 1.55 ms: v28's verdict, scaled by the time in a runoff``. Otherwise, return "".
     """
     figures = figures_of(state, variant)
     if figures is None or not figures.scaled:

@@ -59,7 +59,7 @@ def clean_lines(text: str | bytes, *, most: int = MAX_LINES, whole: str = "") ->
 
 
 def lines_in(text: str) -> int:
-    """Count the lines of a text. A trailing line break starts no new line."""
+    """Count the lines of a text. A trailing line break does not start a new line."""
     return text.count("\n") + (not text.endswith("\n")) if text else 0
 
 
@@ -70,7 +70,7 @@ def left_out(count: int, whole: str = "", of: str = "line") -> str:
 
 
 def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """Join a text into one safe line. Collapse whitespace, and end a long text in ``…``."""
+    """Join a text into one safe line. Collapse whitespace, and end a long text with ``…``."""
     joined = " ".join(text[: limit * 4].split())
     return clean_line(joined if len(joined) <= limit else f"{joined[: limit - 1]}…", limit)
 

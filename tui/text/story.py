@@ -39,7 +39,7 @@ Level = Literal["info", "good", "warning", "error"]
 
 
 class Line(NamedTuple):
-    """One line of the log. ``time`` is in Unix seconds; ``text`` may contain output of models and compilers."""
+    """One line of the log. ``time`` is in Unix seconds; ``text`` may contain output from models and compilers."""
 
     time: float
     level: Level
@@ -49,7 +49,7 @@ class Line(NamedTuple):
 def engine_died(at: float, pid: int) -> Line:
     """Return the line for an engine that ended without a last event.
 
-    ``at`` is the time of the engine's last sign of life, in Unix seconds.
+    ``at`` is the time of the engine's last heartbeat or event, in Unix seconds.
     """
     return Line(at, "error", f"the engine died (pid {pid})")
 
@@ -74,10 +74,10 @@ class Story(Struct):
     _running: int | None = None
     """The PID of the newest engine, or None after its last event."""
     _steered: tuple[str, int] = ("", 0)
-    """If the last event was a prune or restore: its node, and the number of lines about the consequences."""
+    """If the last event was a prune or restore: its node, and the number of log lines about its effects."""
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
-        """Add the event's lines to the log. Return whether the event had any lines."""
+        """Add the event's lines to the log. Return whether there were any."""
         event = recorded.event
         if type(event) not in TOLD or (isinstance(event, ev.VerdictGiven) and not self._is_news(state, event)):
             return False
@@ -138,7 +138,7 @@ class Story(Struct):
     def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """Report each finished round whose leader, or the leader's verdict, changed because of ``event``.
 
-        Such events are a second verdict, a prune or restore, and a runoff after the round's end.
+        The cause is a second verdict, a prune or restore, or a runoff after the round's end.
         """
         by = f"a verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else "a prune or restore"
         if isinstance(event, ev.RunoffFinished):
@@ -232,7 +232,7 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
 
 
 def _fastest_words(state: SessionState, event: ev.RunoffFinished, best: VariantState) -> str:
-    """Name the runoff's first kernel if it did not become the best, and the reason. Otherwise, return ""."""
+    """If the runoff's first kernel did not become the best, name it and give the reason. Otherwise, return ""."""
     fastest = event.standings[0].variant if event.standings else best.id
     if fastest == best.id:
         return ""
@@ -329,7 +329,7 @@ def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, 
 def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | None:
     """Report a repeated verdict, or the verdict on a kernel that the user wrote. A new best kernel gets its own line.
 
-    If the engine repeated the evaluation by itself, the engine's own log line gives the reason.
+    If the engine chose to repeat the evaluation, its own log line gives the reason.
     """
     variant = state.variants.get(event.variant)
     if variant is not None and not event.why and (again := judged_again_words(variant)):

@@ -84,7 +84,7 @@ class WaitLines(Struct):
         return f"{often}: {held_in_words(holder, tense='held')}"
 
     def lasting(self, now: float) -> str | None:
-        """Return a line about a wait that is still going on at ``now``, once per wait."""
+        """Return a line about a wait that is still in progress at ``now``. Each wait gets this line once."""
         for device in self._waiting:
             holder, since = self._holders[device]
             if now - since >= _LONG_S and now - self._said_at >= _AGAIN_S:

@@ -1,4 +1,4 @@
-"""Describe engine activity that the tree does not show: opening problems, waiting, stopping."""
+"""Describe engine activity that the tree does not show: opening problems, waiting and stopping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tui.view.model import Model
 from tui.view.source import Limits
 
 OPENING = "Opening the session …"
-"""Text of a pane without content while the session opens."""
+"""Text that an empty pane shows while the session opens."""
 LIVE = ("live", "stalled", "replay")
 BETWEEN_KERNELS_S = 1.0
 """Maximum seconds that kernels wait while the device changes from one kernel to the next."""
@@ -125,7 +125,7 @@ def opening_of(state: SessionState) -> list[ProblemState]:
 
 
 def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
-    """Return whether the engine works on the problem now. In a session without turns, the result is always True."""
+    """Return whether the engine is working on the problem now. Without turns, the result is always True."""
     return state.phase(problem.id) in (None, "running")
 
 
@@ -146,7 +146,7 @@ def _listed(names: list[str]) -> str:
 
 
 def reopening_of(state: SessionState) -> ProblemState | None:
-    """Return the problem that a resumed engine is reopening, or None when all problems are open."""
+    """Return the problem that the engine is reopening after a resume, or None when all problems are open."""
     if state.starts < 2 or state.engine is None or state.paused:
         return None
     since = state.engine.started_at
@@ -160,7 +160,7 @@ def reopening_of(state: SessionState) -> ProblemState | None:
 
 
 def _moved_since(state: SessionState, problem: ProblemState, time: float) -> bool:
-    """Return whether the engine has worked on the problem after ``time``."""
+    """Return whether the engine has worked on the problem since ``time``."""
     rounds = problem.rounds[-1:]
     if problem.runoff_at > time or any(max(one.started_at, one.finished_at or 0.0) > time for one in rounds):
         return True
@@ -169,7 +169,7 @@ def _moved_since(state: SessionState, problem: ProblemState, time: float) -> boo
 
 
 def runoffs_of(state: SessionState) -> list[str]:
-    """Return the problems that must be in a runoff.
+    """Return the problems that are certain to be in a runoff.
 
     All kernels of the open round have verdicts, except kernels that the user has seeded since the last verdict.
     """
@@ -183,7 +183,8 @@ def runoffs_of(state: SessionState) -> list[str]:
 def _possible_runoffs(state: SessionState) -> list[ProblemState]:
     """Return the problems that may be in a runoff.
 
-    The engine starts a runoff as soon as all of the problem's kernels have verdicts, so other kernels came later.
+    The engine starts a runoff as soon as all of the problem's kernels have verdicts. Any kernel in flight during a
+    runoff is therefore newer than the last verdict.
     """
     at_work: dict[str, list[VariantState]] = {}
     for one in state.at_work():
@@ -227,8 +228,8 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 def baseline_beside(model: Model) -> ProblemState | None:
     """Return the problem on which the engine times torch.compile while all kernels in flight wait, if any.
 
-    No event reports this timing. Otherwise, only a runoff, a change between kernels or a device in use by another
-    process keeps all kernels waiting.
+    No event reports this timing, so this function rules out the other causes: a runoff, a change between kernels, or a
+    device in use by another process.
     """
     state, flight = model.state, model.state.at_work()
     if not model.source.limits.torch_compile or state.paused or not flight:
@@ -266,7 +267,7 @@ def seeds_awaited(state: SessionState) -> str | None:
 
 
 def waiting_of(model: Model) -> str | None:
-    """Say that another process is using the device, or return None if the search waits for no device."""
+    """Say that another process is using the device, or return None if the search is not waiting for a device."""
     if (wait := model.wait) is None:
         return None
     return f"waiting for the device: {held_in_words(wait)}"

@@ -28,7 +28,7 @@ NOBODY = {
     "hand": "Written by hand.",
     "bank": "Copied from an earlier session as a warm start.",
 }
-"""Explanation for each source of kernels that calls no model."""
+"""Explanation for each source of kernels that does not call a model."""
 
 
 class Turn(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Calls(Struct):
     _by_subject: dict[tuple[str, str, str], list[CallState]] = field(default_factory=dict)
 
     def named(self, state: SessionState, name: str) -> list[CallState]:
-        """Return the calls named ``name``. The engine repeats a call if its reply is missing or useless."""
+        """Return the calls named ``name``. The engine repeats a call if its reply is missing or unusable."""
         self._take(state.spending)
         return self._by_name.get(name, [])
 
@@ -135,7 +135,7 @@ def who_wrote(state: SessionState, row: Row | None, subject: VariantState | None
     idea = state.ideas.get(row.id) if row is not None and row.kind == "idea" else None
     node = idea if idea is not None and not idea.variants else subject
     if node is None:
-        return "The search has called no model for this node yet."
+        return "The search has not called a model for this node yet."
     if node.proposer in NOBODY:
         return f"{node.id}: {NOBODY[node.proposer]}"
     return f"{node.proposer} wrote {node.id}; this session has no record of the call."
@@ -164,6 +164,6 @@ def call_figures(call: CallState) -> Iterator[str]:
         yield f"{usage.input:,} tokens in{cached}, {usage.output:,} out{thought}"
         yield f"${call.dollars:.4f}" if call.dollars is not None else "price unknown"
     elif usage is None and call.reply is not None:
-        yield "the provider reported no token counts"
+        yield "the provider did not report token counts"
     if call.tier not in ("", "default", "auto"):
         yield f"tier {one_line(call.tier, 40)}"

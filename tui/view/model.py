@@ -69,13 +69,13 @@ class Model(Struct):
     """Function that maps a replay time to a recording time."""
     _ended_starts: int | None = None
     _ended_heard_at: float = 0.0
-    """Number of engine starts, and the last heartbeat, when this monitor last saw that no engine was running."""
+    """Number of engine starts and time of the last heartbeat, both when this monitor last saw no running engine."""
 
     def now(self) -> float:
         return self.source.now()
 
     def clock(self) -> float:
-        """Return the time for running clocks: now, or the last sign of life of an engine that has ended."""
+        """Return the time for running clocks: now, or the time of an ended engine's last heartbeat or event."""
         return self.now() if self.link.kind != "ended" else self.state.last_moment(self.link.heard_at)
 
     @property

@@ -54,7 +54,7 @@ def more_minutes(model: Model) -> float | None:
 
 def other_end(state: SessionState, rounds: int | None) -> str:
     """Return why a finished search ended before the limit ``rounds``, such as ``softmax: no proposer has a new idea``.
-    If there is such a reason, more rounds might not help. Return "" if a problem reached this limit.
+    In this case, more rounds might not help. Return "" if a problem reached this limit.
     """
     ended = ""
     for problem in state.problems.values():
@@ -71,7 +71,7 @@ def other_end(state: SessionState, rounds: int | None) -> str:
 
 
 def resume_command(model: Model) -> str:
-    """Return the shell command that resumes the monitor's session, including the limit to raise."""
+    """Return the shell command that resumes the monitor's session, with the options that raise used-up limits."""
     engine, limits = model.state.engine, model.limits
     command = f"{program()} resume {model.source.argument}"
     rounds = " --rounds N" if model.state.finished else ""
@@ -126,7 +126,7 @@ def _spent(paths: SessionPaths, minutes: float, needed: float, search_s: float) 
 
 
 def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget) -> str | None:
-    """Say why a search would end at once under one of the new limits, or return None if all limits leave work."""
+    """Say why a search would end at once under one of the new limits, or return None if all limits allow more work."""
     for name in ("minutes", "rounds", "dollars", "tokens", "calls"):
         limit = getattr(limits, name)
         if limit is None or (found := _USED_UP[name](paths, state, limit)) is None:
@@ -142,7 +142,7 @@ def too_low_limit(paths: SessionPaths, state: SessionState, limits: ChangeBudget
 
 
 class _UsedUp(NamedTuple):
-    """What the search has used, in words, and a limit that leaves work."""
+    """What the search has used, in words, and a limit that allows more work."""
 
     usage: str
     enough: float
@@ -163,7 +163,7 @@ def _too_few_rounds(paths: SessionPaths, state: SessionState, rounds: float) -> 
 
 
 def rounds_without_work(state: SessionState, rounds: int) -> int | None:
-    """Return the number of completed rounds if the limit ``rounds`` leaves no work, otherwise None.
+    """Return the number of completed rounds if the limit ``rounds`` does not allow more work, otherwise None.
 
     A search that has not finished may still have deferred work for the rounds that it has completed.
     """
@@ -209,11 +209,13 @@ _USED_UP: dict[str, Callable[[SessionPaths, SessionState, float], _UsedUp | None
     "tokens": _too_few_tokens,
     "calls": _too_few_calls,
 }
-"""Functions by limit of ``ChangeBudget``. Each returns what the search has used, or None if a new limit leaves work."""
+"""Functions by limit of ``ChangeBudget``. Each returns what the search has used, or None if a new limit allows more
+work.
+"""
 
 
 def minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
-    """Return the limit in minutes and the remaining seconds, or None without a limit."""
+    """Return the limit in minutes and the remaining seconds, or None if there is no limit."""
     limits = limits_of(paths)
     budget = budget_of(state, limits.minutes, limits.rounds or 0)
     return (
@@ -259,7 +261,7 @@ def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:
 
 
 def minutes_are_spent(spent: Spent) -> str:
-    """Say that the time budget is used up, or that the rest of it does not suffice."""
+    """Say that the time budget is used up, or that the rest is too short for another kernel."""
     used = f"{spent.search_s / 60:.1f}"
     if float(used) >= spent.minutes:
         return f"time budget used up ({spent.minutes:g} min)"

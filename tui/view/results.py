@@ -28,8 +28,8 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     over eager, the time of torch.compile, and the speedup over torch.compile. ``compile_note`` says why there is no
     torch.compile time, or is "". ``sol_share`` is SOL / best time. ``kernelbench`` is the best kernel's verdict under
     KernelBench's rules, or "". ``sizes`` describes the best kernel's results at other sizes. ``file`` is the path of
-    the best kernel's source, or None for a packed session, which has no such files. ``status`` is "solved", or says why
-    there is no best kernel; see :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why
+    the best kernel's source, or None if the session is packed. ``status`` is "solved", or says why there is no best
+    kernel; see :data:`session_data.Outcome`. ``remark`` says why the problem was not searched, or why
     its search ended.
     """
 

@@ -1,4 +1,4 @@
-"""Compute the figures for comparing sessions: results, verdicts, cost, proposers, configuration."""
+"""Compute the figures for comparing sessions: results, verdicts, cost, proposers and configuration."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 class ProblemFigures(Struct, frozen=True, kw_only=True):
     """A problem's figures.
 
-    ``judged`` counts the verdicts, without failed evaluations. ``built`` counts the kernels that compile. ``author``
+    ``judged`` counts the verdicts, excluding failed evaluations. ``built`` counts the kernels that compile. ``author``
     and ``language`` describe the best kernel. ``identity`` is a digest of the reference and the shapes. Speedups are
-    comparable only between equal identities.
+    comparable only between problems with equal identities.
     """
 
     result: ResultRow
@@ -142,7 +142,7 @@ def read_figures(paths: SessionPaths) -> SessionFigures:
 def figures_of(state: SessionState, directory: Path, config: str, *, running: bool, now: float) -> SessionFigures:
     """Compute a session's figures.
 
-    ``config`` is the session's configuration, as TOML. Search time counts up to ``now`` (Unix seconds).
+    ``config`` is the session's configuration, as TOML. The search time ends at ``now`` (Unix seconds).
     """
     results = results_of(state, directory, elapsed_s(state, now))
     problems = tuple(

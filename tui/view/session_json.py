@@ -17,7 +17,7 @@ from tui.view.source import Limits
 def session_json(state: SessionState, results: Results, created: Limits, config: str) -> dict[str, Any]:
     """Return a session's data for ``show --json``.
 
-    ``created`` are the limits in the session's config, and ``config`` is the path of that file. Times are in
+    ``created`` contains the limits in the session's config, and ``config`` is the path of that file. Times are in
     milliseconds. Speedups are over eager, with a 95% interval. ``dollars`` is null if a price is unknown.
     """
     minutes = state.minutes if state.minutes is not None else created.minutes

@@ -47,8 +47,8 @@ class Link(Struct, frozen=True):
 
     ``starting``: this process started the engine, which has no lock yet. ``stalled``: ``message`` says why, since
     when, and what to do. ``ended``: no engine is running, and the events say how the last engine ended. ``gone``: the
-    session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the last heartbeat
-    of an engine that ended, by the engine's clock.
+    session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the time of
+    the last heartbeat of an engine that ended, by the engine's clock.
     """
 
     kind: LinkKind
@@ -101,7 +101,7 @@ class Source(Protocol):
     paths: SessionPaths
     name: str
     argument: str
-    """The session's name on a command line in this directory."""
+    """The session's name or path, as a shell argument in the current directory."""
     read_only: bool
     limits: Limits
 

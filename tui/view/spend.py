@@ -43,7 +43,7 @@ class Share(Struct, frozen=True):
 
     @property
     def dollars_per_percent(self) -> float | None:
-        """Dollars per step of 1%, or None without a gain or with an unknown price."""
+        """Dollars per step of 1%, or None if there is no gain or a price is unknown."""
         steps = self.gain / ONE_PERCENT
         return self.spend.dollars / steps if steps > 0 and self.spend.dollars and not self.spend.unpriced else None
 
@@ -162,7 +162,7 @@ def money(dollars: float | None) -> str:
 
 
 def count(number: int) -> str:
-    """Format a token count: ``812``, ``12.3k``, ``4.56M``."""
+    """Format a token count: ``812``, ``12.3k`` or ``4.56M``."""
     if number < 10_000:
         return f"{number:,}"
     return f"{number / 1e3:.1f}k" if number < 1_000_000 else f"{number / 1e6:.2f}M"

@@ -1,7 +1,7 @@
 """Serve the monitor of a session to browsers. Each page runs its own monitor (``tui.web.viewer``).
 
 textual-serve carries the terminal over a websocket. This module protects the monitor on a shared machine. The server
-listens on 127.0.0.1 only, and each request needs a token. A page of another site cannot open the websocket.
+listens on 127.0.0.1 only, and each request needs a token. A page from another site cannot open the websocket.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer 401 without the token, and 403 to a websocket that another site's page opens."""
+        """Respond with 401 to a request without the token, and with 403 to a request from another site's page."""
         # A browser may still hold the cookie of an earlier server on this port.
         given = (request.cookies.get(self._cookie, ""), request.query.get("token", ""))
         if not any(hmac.compare_digest(one.encode(), self.token.encode()) for one in given):
@@ -117,7 +117,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on this machine only. ``port`` 0 chooses a free port. Raises ``OSError``."""
+    """Return a socket that listens on 127.0.0.1 only. ``port`` 0 chooses a free port. Raises ``OSError``."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

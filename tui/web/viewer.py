@@ -1,7 +1,7 @@
 """Run one viewer's monitor, with ``python -m tui.web.viewer DIRECTORY [--writable]``.
 
-The web server starts this process for each page, with Textual's web driver in the environment. The process ends with
-its page and with the server.
+The web server starts this process for each page, with Textual's web driver in the environment. The process ends when
+the page closes or the server stops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker's child that judges for one engine on one device: a local evaluator that serves orders.
+"""A worker's child process, which judges kernels for one engine on one device with a local evaluator.
 
 Its argument EVALUATION is the config's evaluation table as JSON. Orders arrive on standard input and reports leave on
 standard output, one JSON line each. The process leads a process group, sends a heartbeat every second, and ends its

@@ -1,6 +1,7 @@
 """The Dask plugin of a worker, which passes orders to judging processes and sends heartbeats.
 
-The worker process itself does no work, because a busy worker would miss its heartbeats (distributed#6324, #6148).
+The worker process itself does not judge kernels, because a busy worker would miss its heartbeats (distributed#6324,
+#6148).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
     """Serve orders for one device.
 
     - ``device``: the device, with an id that is unique in the cluster
-    - ``local_device``: the name by which a local evaluator finds the device, such as ``cuda:0``
+    - ``local_device``: the name that a local evaluator uses for the device, such as ``cuda:0``
     - ``environment``: variables for judging processes, such as ``CUDA_VISIBLE_DEVICES``
     - ``lacks``: why this host cannot judge, or ""
     - ``guard``: kills the judging processes if this process is killed
@@ -101,8 +102,8 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         await asyncio.gather(*(self._end(child) for child in list(self._children.values())))
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Cancel an attempt when its engine releases the task or ends. Dask only marks the task, which would continue
-        (distributed#4694, #2617, #3681) and keep its resources (#2106).
+        """Cancel an attempt when its engine releases the task or ends. Dask itself only marks the task. Without this
+        method, the task would continue (distributed#4694, #2617, #3681) and keep its resources (#2106).
         """
         ended = finish in ("cancelled", "released", "forgotten")
         if ended and key in self._present:
@@ -176,7 +177,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         return child
 
     def _forget(self, child: _Child) -> None:
-        """Send no further orders to a judging process."""
+        """Stop sending orders to a judging process."""
         self._children = {key: one for key, one in self._children.items() if one is not child}
 
     async def _read(self, child: _Child, engine: str) -> None:
@@ -236,7 +237,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
     # Reports
 
     def _tell(self, engine: str, attempt: str, answer: m.AnyAnswer) -> None:
-        match answer:  # The judging process uses the host's own id of the device.
+        match answer:  # The judging process uses the host's own id for the device.
             case m.Judged(verdict=verdict):
                 answer = m.Judged(replace(verdict, host=self._device.host, device_id=self._device.id))
             case m.Waits(wait=wait):

@@ -38,7 +38,10 @@ _log = logging.getLogger("kernel-tui")
 
 
 class WorkerSettings(Struct, frozen=True):
-    """What joins where. ``device``: a GPU's UUID, or "cpu". ``host``: this host's name in the monitor."""
+    """A device and the scheduler that it joins.
+
+    ``device``: a GPU's UUID, or "cpu". ``host``: this host's name in the monitor.
+    """
 
     scheduler: str
     certificates: str
@@ -86,7 +89,7 @@ async def _serve(settings: WorkerSettings, host: object, encryption: object, end
     """Join the scheduler, and serve until ``ended`` or until the connection breaks. Return what went wrong."""
     from distributed import Worker
 
-    slots = 2 * settings.builders + 64  # Each connected engine's presence occupies a slot, but no processor.
+    slots = 2 * settings.builders + 64  # Each connected engine's presence task occupies a slot, but uses no CPU.
     worker = Worker(
         settings.scheduler,
         nthreads=slots,

@@ -27,7 +27,7 @@ AGAIN_S, LONGEST_S = 1.0, 60.0
 death.
 """
 EARLY_S = 30.0
-"""Seconds within which the death of a worker process counts as early."""
+"""The death of a worker process counts as early if it comes within this many seconds of the start."""
 STOP_S = 12.0
 """Time limit for a worker process to end its judges, in seconds."""
 

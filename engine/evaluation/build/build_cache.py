@@ -62,8 +62,8 @@ class BuildCache:
 
 
 def first_error(report: BuildReport) -> str:
-    """Return the compiler's first error. If no line contains an error, return the last line, where the shell reports a
-    compiler that did not start.
+    """Return the compiler's first error. If no line contains an error, return the last line, which often says why the
+    compiler did not start.
     """
     lines = [line.strip() for line in report.log.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or line.startswith("no function")]

@@ -80,8 +80,8 @@ def flags_of(language: Language) -> tuple[str, ...]:
 def stack_flags(compiler: str) -> tuple[str, ...]:
     """Return the flags that align the stack for vectors, or () if ``compiler`` does not accept them.
 
-    Without these flags, GCC 12.2 for x86 sometimes misaligns vectors of 32 bytes or more. A kernel with such a vector
-    crashes in some runs.
+    Without these flags, GCC 12.2 for x86 sometimes misaligns vectors of 32 bytes or more. A kernel with a misaligned
+    vector crashes in some runs.
     """
     return STACK_FLAGS if _aligns_the_stack(compiler, _version(compiler)) else ()
 
@@ -177,8 +177,8 @@ class CacheEntry:
         return None
 
     async def make(self, fill: Callable[[Path], Awaitable[BuildReport]]) -> tuple[Path | None, BuildReport]:
-        """Return the product (None if its build failed) and the build report. If the product is missing, ``fill``
-        builds it in the folder that it receives.
+        """Return the product (None if its build failed) and the build report. If the product is missing, call ``fill``
+        to build it in an empty folder.
         """
         if (found := self.find()) is not None:
             return found
@@ -327,7 +327,7 @@ def _version(compiler: str) -> str:
 
 @cache
 def host_isa() -> str:
-    """Return the processor's features, which determine the code that ``-march=native`` produces."""
+    """Return a hash of the processor's features, which determine the code that ``-march=native`` produces."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

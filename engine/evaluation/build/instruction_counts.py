@@ -1,8 +1,8 @@
 """Count the instructions of a built kernel by kind, from its machine code.
 
-The counts are static: an instruction in a loop counts once. The counts show which loads are wide, whether the kernel
-uses tensor cores or asynchronous copies, and which math functions it calls. Counting needs no device and no special
-rights, only nvdisasm (``.cu``) or objdump (``.cpp``).
+The counts are static: an instruction in a loop counts once. The counts show how wide the loads are, whether the kernel
+uses tensor cores or asynchronous copies, and which math functions it calls. Counting requires neither a device nor
+special permissions, only nvdisasm (``.cu``) or objdump (``.cpp``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MOST_CALLED = 3
 
 
 async def instruction_counts(library: Path, language: Language, run: Run) -> dict[str, int]:
-    """Return the number of instructions of each kind in ``library``, without kinds that do not occur.
+    """Return the number of instructions of each kind that occurs in ``library``.
 
     For CUDA, the counts cover the library's largest kernel; for C++, the whole library. Returns {} if the disassembler
     is missing or fails.

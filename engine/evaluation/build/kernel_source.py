@@ -10,14 +10,15 @@ from engine.problem.spec import MODULES, DeviceKind, Language, ProblemSpec
 
 
 class KernelSource(Struct, frozen=True, omit_defaults=True):
-    """All data that a host needs to build one kernel for a device. Equal values produce equal libraries.
+    """All data that a host needs to build one kernel for a device. On one host, equal values produce equal libraries.
 
     ``source``: the kernel's text in language ``language``. ``kind`` and ``arch``: the target device ("cuda", "sm_90a";
     "cpu", "x86_64").
 
-    The builder compiles a ``.cpp`` or ``.cu`` kernel with ``flags``, after the text ``header``. The builder executes a
-    ``.py`` kernel together with ``problem``, the problem file's text. Fields that a language does not use are "".
-    Triton kernels have the language "py", because the builder treats Triton and Python kernels alike.
+    The builder inserts ``header`` before a ``.cpp`` or ``.cu`` kernel, and compiles the kernel with ``flags``. The
+    builder executes a ``.py`` kernel together with ``problem``, the problem file's text. Fields that a language does
+    not use are empty. Triton kernels have the language "py", because the builder treats Triton and Python kernels
+    alike.
     """
 
     language: Language

@@ -1,7 +1,9 @@
-"""Build ``.py`` kernels: execute the module, which compiles its extensions, in a process without network or user files.
+"""Build ``.py`` kernels: execute the module, which compiles its extensions.
 
-The cache has the same layout as for compiled languages, but ``kernel.py`` and ``extensions/`` replace the library. For
-a module that compiles nothing, the builder starts no process.
+The module runs in a process that cannot access the network or the user's files. If a module has no extensions, the
+builder does not run it.
+
+The cache has the same layout as for compiled languages, but ``kernel.py`` and ``extensions/`` replace the library.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _TORCH_COMPILE = re.compile(r"\btorch\.compile\b")
 def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
     """Return whether a module starts compilers at its first call, as Triton and ``torch.compile`` do.
 
-    The runner must let such a module start compilers. Triton does not run on a CPU, and this function considers
-    ``torch.compile`` only if ``libraries`` is true.
+    The runner must let this module start compilers. ``libraries``: whether kernels may call libraries. If they may not,
+    the function returns False for a CPU, where Triton does not run.
     """
     compiles_when_called = imports_triton(source) or _TORCH_COMPILE.search(source) is not None
     return (kind == "cuda" or libraries) and compiles_when_called
@@ -105,7 +107,7 @@ async def _execute(source: str, problem_source: str, kind: str, arch: str, work:
 
 
 def _environment(kind: str, arch: str, work: Path, scratch: Path) -> dict[str, str]:
-    """Return an environment for compilers, without the user's variables and without a GPU."""
+    """Return an environment that contains only the variables that compilers need, and hides the GPUs."""
     kept = ("LANG", "LD_LIBRARY_PATH", "CXX", "CC", "NVCC", *NVCC_VARIABLES, "CUDA_HOME", "OMP_NUM_THREADS")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", "/usr/bin:/bin")]

@@ -1,8 +1,8 @@
 """Compare outputs with the reference's outputs, independently of their scale, and describe a mismatch.
 
 A floating-point element passes if ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
-tolerance, this criterion rejects zeros, means and copies at every scale of the data. Integers and booleans must be
-equal.
+tolerance, this criterion rejects zeros, means and copies of inputs at every scale of the data. Integers and booleans
+must be equal.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def compare(
 
 
 def names_of(outputs: Sequence[torch.Tensor], names: Sequence[str] = ()) -> Sequence[str]:
-    """Return ``names``, or default names of the outputs if there are none."""
+    """Return ``names``, or default names for the outputs if ``names`` is empty."""
     return names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
 
 
@@ -172,7 +172,7 @@ def root_mean_square(want: torch.Tensor) -> float:
     flat = want.reshape(-1)
     sample = flat[::_SAMPLE_STRIDE] if flat.numel() > _SAMPLE_ABOVE else flat
     norm = float(torch.linalg.vector_norm(sample, dtype=_WIDE.get(sample.dtype)))
-    # The squares may overflow even if their mean does not.
+    # The sum of the squares may overflow even if their mean does not.
     if not math.isfinite(norm) and sample.dtype != torch.float64:
         norm = float(torch.linalg.vector_norm(sample, dtype=torch.float64))
     return norm / math.sqrt(max(sample.numel(), 1))
@@ -194,9 +194,11 @@ def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tupl
 
 
 def _compare_with_infinities(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
-    """Compare with a reference that contains infinities or NaNs, which must match; finite elements pass as usual."""
+    """Compare with a reference that contains infinities or NaNs, which must match. The usual tolerance applies to the
+    finite elements.
+    """
     finite = torch.isfinite(want)
-    if bool(finite.all()):  # The squares overflow even if their mean does not.
+    if bool(finite.all()):  # The squares overflow, although the elements are finite.
         size = want.abs().max()
         return _compare_one(out / size, want / size, tolerance)
     if not bool((torch.isfinite(out) == finite).all()):
@@ -227,8 +229,8 @@ def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: floa
 
 
 def _share(some: int, all_: int) -> str:
-    """Format a share with the fewest decimal places, at least one, that show neither no elements nor all elements
-    unless this is exact.
+    """Format a share as a percentage, with at least one decimal place, and with more if it would otherwise be rounded
+    to 0% or 100%.
     """
     places = 1
     while 0 < some < all_ and float(f"{100 * some / all_:.{places}f}") in (0.0, 100.0):

@@ -96,8 +96,8 @@ class Conditioning:
         """Return each error with its allowed ratio to the error on drawn inputs, the harmless share of the tolerance,
         and the dtype.
 
-        One kind of error is the effect of changing the inputs by a few rounding steps; the other is eager's own error.
-        The runs do not use TF32, because TF32's errors are not a property of the inputs.
+        One kind of error is the effect of changing the inputs by a few machine epsilons. The other is eager's own
+        error. The runs do not use TF32, because TF32's errors are not a property of the inputs.
         """
         is_coarse = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
         steps = self._policy.steps_bf16 if is_coarse else self._policy.steps
@@ -124,7 +124,7 @@ class Conditioning:
 def nearby(
     inputs: Sequence[torch.Tensor], structures: Sequence[Structure | None], policy: CorrectnessPolicy
 ) -> list[torch.Tensor]:
-    """Return copies of ``inputs`` with random changes of a few rounding steps. Integers and discrete inputs stay
+    """Return copies of ``inputs`` with random changes of a few machine epsilons. Integers and discrete inputs stay
     unchanged.
     """
 
@@ -137,8 +137,8 @@ def nearby(
 
 
 def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:
-    """Return a copy of ``tensor`` with a random half of the elements reduced by ``steps`` rounding steps of the
-    dtype.
+    """Return a copy of ``tensor`` with a random half of the elements reduced by ``steps`` machine epsilons of
+    the dtype.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return tensor

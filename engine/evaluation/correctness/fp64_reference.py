@@ -2,12 +2,12 @@
 
 Eager has rounding errors too. Eager rounds to fp16 or bf16 after each operator and, on a GPU, rounds the operands of
 convolutions to TF32. Cancellation amplifies these errors. A kernel may differ from eager by more than the tolerance if
-it rounds less often or at other steps. For such a kernel, the judge compares the outputs with an fp64 run of the model.
+it rounds less often or at different steps. In this case, the judge compares the outputs with an fp64 run of the model.
 
-An element may also be ill-conditioned: a single rounding step of an input changes the element by more than the
+An element may also be ill-conditioned: changing an input by one machine epsilon changes the element by more than the
 tolerance. An example is a softmax with many large scores, the two largest of which are nearly equal. Transformed inputs
-produce ill-conditioned elements at random. The judge compares the errors of such elements with eager's errors on inputs
-a few rounding steps away.
+produce ill-conditioned elements at random. The judge compares the errors of these elements with eager's errors on
+inputs that differ by a few machine epsilons.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ExactOutputs(Struct, frozen=True):
 
     ``chooses``: whether the model computes with indices of its largest, smallest or sorted values, for example to route
     tokens. Rounding may then replace an element with an unrelated value.
-    ``policy``: the limits on a kernel's errors relative to these outputs. ``nearby``: runs eager on inputs a few random
-    rounding steps away, or returns None if eager fails.
+    ``policy``: the limits on a kernel's errors relative to these outputs. ``nearby``: runs eager on inputs changed at
+    random by a few machine epsilons, or returns None if eager fails.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -112,9 +112,9 @@ def compare_in_double(
     """Return the errors against fp64 if all outputs are correct, otherwise describe the first wrong output. Call this
     function only after a comparison with eager has failed.
 
-    An output is correct if it is within the tolerance of eager's output. If the model runs in fp64, an output is also
-    correct if it is as accurate as eager's (:class:`_Suspect`), contains indices of equal values, or contains integers
-    that an accurate run returns.
+    An output is correct if it is within the tolerance of eager's output. If the model supports fp64, an output is also
+    correct if it is as accurate as eager's (:class:`_Suspect`). Indices are also correct if they refer to equal values.
+    Other integers are also correct if an accurate run returns them.
     """
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
     found = _errors_or_wrong(suspects, outputs, eager, exact, tolerances)
@@ -162,7 +162,8 @@ def _agrees_with_a_run(
 ) -> bool:
     """Return whether eager, fp64, or eager on nearby inputs returns each of the integers or booleans in ``out``.
 
-    Rounding changes a rounded or compared number only at a boundary, where one of these runs usually differs, too.
+    Rounding errors can change an integer or boolean only if the number that determines it is near a boundary. In this
+    case, the results of these runs usually differ, too.
     """
     wrong = (out != own) & (out != want)
     if int(wrong.count_nonzero()) > right.policy.slight_share * out.numel():
@@ -224,12 +225,12 @@ class _Suspect:
     """An output that is not within the tolerance of ``eager``, with limits on the errors of its elements.
 
     An element passes if it is within the tolerance of eager's element. Otherwise, its error against fp64 may not exceed
-    the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and eager's
-    largest error. The mean error must be close to eager's mean error. If eager or fp64 overflows, the element must
-    equal eager's or fp64's element, or be within the tolerance of fp64.
+    the largest of three limits. The limits are the tolerance, a multiple of eager's error at that element, and a
+    multiple of eager's largest error. The mean error must not be much larger than eager's mean error. If eager or fp64
+    overflows, the element must equal eager's or fp64's element, or be within the tolerance of fp64.
 
-    At an ill-conditioned element, eager's error depends on chance. The error of such an element may therefore be as
-    large as eager's error on nearby inputs.
+    At an ill-conditioned element, eager's error depends on chance. The kernel's error may therefore be as large as
+    eager's error on nearby inputs.
 
     All methods process the output in parts, because a large output in fp64 already fills much of a GPU's memory.
     """

@@ -107,7 +107,9 @@ class SecondOpinion:
                 self._ask(runner)
             elif ended.end in ("crashed", "timeout", "memory", "forbidden"):
                 at_once = ended.end == "crashed" and calls() <= 1
-                self.verdict = _wrong(str(ended)) if at_once else _not_judged(f"the kernel had already ended: {ended}")
+                self.verdict = (
+                    _wrong(str(ended)) if at_once else _not_judged(f"the kernel's process had already ended: {ended}")
+                )
             raise
         self._ask(runner)
 

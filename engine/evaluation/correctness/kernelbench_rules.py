@@ -5,7 +5,8 @@ Sources: ``eval_kernel_against_ref``, ``run_and_check_correctness``, ``get_toler
 ``scripts/eval_from_generations.py``; all as of 2026-03 (commit 423217d).
 
 Five trials use the inputs that ``get_inputs()`` draws, and the model's initial weights. The reference runs first, and
-the kernel then receives the same tensors. Reference and kernel keep their own weights and buffers across trials.
+the kernel then receives the same tensors. The reference and the kernel keep their own weights and buffers across
+trials.
 
 The judge casts the model and all input tensors, including integers and booleans, to one precision. KernelBench's
 default is fp32; the judge uses the precision of the problem's own tensors.
@@ -15,7 +16,7 @@ true. Both atol and rtol are 1e-4 in fp32 and 1e-2 in fp16 and bf16. NaN never m
 inputs. Any exception makes the kernel incorrect. Speedup is the reference's mean time divided by the kernel's mean
 time.
 
-KernelBench derives its seeds from 42, so its inputs are predictable. These rules work with any seeds.
+KernelBench derives its seeds from 42, so its inputs are predictable. The judge uses secret seeds instead.
 """
 
 from __future__ import annotations
@@ -55,17 +56,21 @@ def not_applicable(problem: ProblemSpec, module: bool) -> str:
     if any(tensor.mutated for tensor in problem.inputs):
         return "the model writes its input, and KernelBench gives the changed input to the kernel"
     if problem.random:
-        return "the model draws random numbers, but KernelBench does not give reference and kernel the same seed"
+        return "the model draws random numbers; KernelBench does not give the reference and the kernel the same seed"
     if precision_of(problem) is None:
         held = sorted({tensor.dtype for tensor in (*problem.inputs, *problem.weights)})
-        return f"KernelBench casts all tensors to fp32, fp16 or bf16; the problem has {', '.join(held)}"
+        dtypes = ", ".join(held)
+        return f"KernelBench casts all tensors to one dtype: fp32, fp16 or bf16; the problem has {dtypes} tensors"
     if module and casts_integers(problem):
-        return "KernelBench casts integer inputs to floating point, which this kernel does not accept"
+        return "KernelBench casts integer inputs to floating point, but this kernel expects integers"
     return ""
 
 
 def casts_integers(problem: ProblemSpec) -> bool:
-    """Return whether the judge casts inputs that are not floating-point. Exported kernels cast these inputs back."""
+    """Return whether the problem has integer or boolean inputs, which KernelBench casts to floating point.
+
+    Exported kernels cast these inputs back.
+    """
     return any(not getattr(torch, tensor.dtype).is_floating_point for tensor in problem.inputs)
 
 

@@ -22,7 +22,7 @@ _POLICY = POLICY.correctness
 
 
 def check_writes(slot: Slot) -> None:
-    """Raise ``Rejected`` for a write before or after the slot's buffers."""
+    """Raise ``Rejected`` if the kernel wrote outside the slot's buffers."""
     if (damage := slot.damaged_redzone()) is not None:
         raise Rejected("out_of_bounds", "writes out of bounds", damage)
 
@@ -54,8 +54,7 @@ class Answers:
         """Raise ``Rejected`` with the failure pattern if the slot's results differ from ``expected``.
 
         ``poison``: the index of the poison pattern that filled the outputs before the call. ``exact``: returns fp64
-        outputs; called only after a mismatch. ``as_drawn``: whether the inputs are drawn inputs without a
-        transformation.
+        outputs; called only after a mismatch. ``as_drawn``: whether the inputs are exactly as the problem draws them.
         """
         worst_abs, worst_rel = self.errors or (0.0, 0.0)
         count = problem.result_count
@@ -97,7 +96,7 @@ def _look_of(
 
 
 def _is_slight(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
-    """Return whether rounding can explain the errors. Such errors are no evidence of cheating."""
+    """Return whether rounding can explain the errors. If so, the errors are not evidence of cheating."""
     usual = comparison.KERNELBENCH
     slight = comparison.Tolerances(_POLICY.slight * usual.full, _POLICY.slight * usual.half)
     for out, want in zip(outputs, expected, strict=True):

@@ -32,10 +32,11 @@ _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Precision(Struct, frozen=True):
-    """A kernel's measured precision. ``name``: the class, or "" with the reason in ``note``.
+    """A kernel's measured precision. ``name``: the class, or "" if it was not measured (see ``note``).
 
     ``error``, ``eager_error``: root mean square errors, relative to the root mean square of the outputs.
-    ``sufficient``: whether the kernel is as precise as the reference's own dtype.
+    ``sufficient``: whether the kernel is at least as precise as fp32, or as eager if the outputs are fp16 or bf16. Also
+    True if the precision was not measured.
     """
 
     name: str
@@ -71,7 +72,7 @@ class OutputErrors(Struct, frozen=True):
             return "fp32" if self.kernel <= policy.same * own else "below bf16"
         if self.dtype == torch.float64 and self.kernel <= policy.fp64:
             return "fp64"
-        # If rounding the operands has little effect, as in a sum of nearly equal values, only the error itself counts.
+        # If rounding the operands has little effect, as in a sum of nearly equal values, use only the error itself.
         sequential = max(policy.sequential * math.sqrt(self.length), policy.least_sequential)
         least = sequential if self.rounded > policy.shows * own else policy.tf32 / policy.below_tf32
         if self.kernel <= max(policy.same * own, self.rounded / policy.below_tf32, least):
@@ -139,7 +140,7 @@ class PrecisionClassifier:
             if errors:
                 found.append(max(errors, key=self._rank))
         if not found:
-            return Precision("", note="the model has no output with values to compare")
+            return Precision("", note="the model has no output with finite, nonzero values")
         return self._precision(sorted(found, key=self._rank)[-min(policy.agreeing, len(found))])
 
     def _rank(self, errors: OutputErrors) -> tuple[int, float]:
@@ -191,7 +192,8 @@ class PrecisionClassifier:
 def _relative_errors(exact: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[float]:
     """Return each output's root mean square error, relative to the root mean square of ``exact``.
 
-    The function ignores elements at which ``exact`` is not finite. Other non-finite errors count as infinity.
+    The function ignores elements at which ``exact`` is not finite. If another element's error is not finite, the
+    output's error is infinite.
     """
     finite = torch.isfinite(exact)
     right = exact[finite].double()
@@ -214,8 +216,8 @@ def _floating(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _as_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """Round fp32 tensors to ten mantissa bits, and cast fp64 tensors to fp32. Tensors of other dtypes stay
-    unchanged.
+    """Return fp32 and fp64 tensors rounded to TF32's ten mantissa bits, in their own dtype. Return tensors of other
+    dtypes unchanged.
     """
     if tensor.dtype == torch.float64:
         return _as_tf32(tensor.float()).double()

@@ -1,8 +1,8 @@
 """Accept the index of any of several equal values, unless PyTorch defines which index to return.
 
-Values may be equal only because eager rounds, for example if a sigmoid saturates at one. Another order of summation may
-change which value is largest. When operators return indices, in eager mode or in fp64, this module records the values
-to which the indices refer.
+Values may be equal only because eager rounds, for example if a sigmoid saturates at one. A different order of summation
+may change which value is largest. When operators return indices, in eager mode or in fp64, this module records the
+values to which the indices refer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ALONE = {_aten.argmax, _aten.argmin}
 _CHOOSE = _ALONE | {_aten.topk, _aten.sort, _aten.max, _aten.min}
 _CHOOSE |= {_aten.median, _aten.nanmedian, _aten.kthvalue, _aten.mode}
 _PASS_ON = {_aten._to_copy, _aten.clone, _aten.detach, _aten.alias, _aten.view, _aten.unsqueeze, _aten.squeeze}
-"""Operators that only copy or reshape values. A model that applies no other operators to indices does not compute with
-the indices.
+"""Operators that only copy or reshape values. A model that applies only these operators to indices does not compute
+with the indices.
 """
 _FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
 """Operators that return the index of the first of several equal values, according to PyTorch's documentation."""
@@ -79,8 +79,10 @@ class Choice:
 def choices_of(
     in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[Sequence[torch.Tensor], list[Choice | None], bool]:
-    """Return the fp64 outputs, the values to which any output indices refer, and whether the model computes with
-    indices of its largest, smallest or sorted values.
+    """Return the fp64 outputs, the values to which output indices refer, and whether the model computes with indices.
+
+    The last result considers only indices that operators in ``_CHOOSE`` return, such as the indices of the largest
+    values.
     """
     with _Choices() as exact:
         outputs = in_double()

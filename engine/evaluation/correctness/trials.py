@@ -66,7 +66,7 @@ class Trial:
         copy_into([*slot.inputs, *slot.weights], [*self.inputs, *self.weights])
 
     def changed(self, slot: Slot) -> str | None:
-        """Return the name of an input or weight that the kernel changed, or None if it changed none."""
+        """Return the name of the first input or weight that the kernel changed, or None if all are unchanged."""
         inputs = [spec for spec in slot.specs if spec.role == "input"]
         weights = [spec for spec in slot.specs if spec.role in ("parameter", "buffer")]
         now, before = (*slot.inputs, *slot.weights), (*self.inputs, *self.weights)
@@ -96,7 +96,7 @@ class TrialSource:
         return self.weights
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return outputs for ``inputs``, which stay unchanged, with the initial weights."""
+        """Return the model's outputs for ``inputs`` and the initial weights. The inputs stay unchanged."""
         self.reference.reset_weights()
         specs = zip(inputs, self._spec.inputs, strict=True)
         given = [tensor.clone() if spec.mutated else tensor for tensor, spec in specs]
@@ -135,9 +135,9 @@ class TrialSource:
         return trial
 
     def _as_inspected(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return ``outputs``. Raises ``ProblemFileError`` if the inspection found another number, dtype or shape.
+        """Return ``outputs``. Raises ``ProblemFileError`` if the inspection found a different number, dtype or shape.
 
-        The inspection uses no GPU, and these properties may depend on the device or on the inputs' values.
+        The inspection does not use a GPU, and these properties may depend on the device or on the inputs' values.
         """
         if len(outputs) != len(self._spec.outputs):
             raise ProblemFileError(
@@ -176,7 +176,7 @@ class TimedReference:
         self._reference = reference
         self._bound: Slot | None = None
         self.binds_ms = deque[float](maxlen=POLICY.clock.binds)
-        """Recent times for binding a slot's weights, in milliseconds, without the slow first time."""
+        """Recent times for binding a slot's weights, in milliseconds, excluding the first, which is slow."""
         self._has_bound = False
 
     @property
@@ -211,12 +211,12 @@ class TimedReference:
 
 
 class JudgedProblem:
-    """One problem's reference, arena and ``trials`` trials.
+    """One problem's reference, arena and trials. ``trials``: the number of trials.
 
-    The system's random source seeds the trials' secret values.
+    The trials' seeds come from the operating system's random source, so that kernels cannot predict the inputs.
 
-    ``tolerances``: the allowed errors, which determine whether inputs are discriminating. Raises whatever the model
-    raises.
+    ``tolerances``: the allowed errors, used to select inputs that distinguish correct kernels from wrong kernels.
+    Raises whatever the model raises.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class JudgedProblem:
         self.timed.bind(self.arena.slots[0])
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
         self._sizes: list[float] = []
-        """Outlier magnitude for each input in ``inject_outliers``; 0 for none."""
+        """Outlier magnitude for each input, used by ``inject_outliers``; 0 if the input gets no outliers."""
 
     # Inputs
 
@@ -309,14 +309,17 @@ class JudgedProblem:
         return self._fresh_if_reproducible()
 
     def _fresh_if_reproducible(self) -> Mixing:
-        """Return "fresh" if equal seeds give equal inputs, otherwise "none". The judge loads some inputs twice."""
+        """Return "fresh" if equal seeds give equal inputs, otherwise "none".
+
+        The inputs must be reproducible because the judge loads some inputs twice.
+        """
         seed = secrets.randbits(48)
         draws = [self.source.draw_inputs(seed) for _ in range(2)]
         return "fresh" if all(torch.equal(*pair) for pair in zip(*draws, strict=True)) else "none"
 
     def find_outlier_sizes(self, tolerances: Tolerances) -> None:
-        """Determine the outlier magnitudes for ``inject_outliers``. Before the first call of this method, all
-        magnitudes are 0.
+        """Determine the outlier magnitudes for ``inject_outliers``. Until this method runs, inputs do not get
+        outliers.
         """
         if self._conditioning is None:
             return
@@ -357,7 +360,10 @@ class JudgedProblem:
         return "centred" in self.kinds
 
     def discriminating_trials(self) -> list[int]:
-        """Return two trials with transformed inputs: mean zero, which discriminates best, and another random kind."""
+        """Return the indices of up to two trials with transformed inputs of different kinds.
+
+        Inputs with mean zero, which discriminate best, come first. The order of the other kinds is random.
+        """
         others = [kind for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
         random.shuffle(others)
         others.sort(key=lambda kind: kind != "centred")
@@ -440,7 +446,7 @@ class JudgedProblem:
     # Inputs of trials and timed calls
 
     def trial(self, index: int) -> Trial:
-        """Return trial ``index``. The judge draws each trial once, and keeps it while memory allows."""
+        """Return trial ``index``. The judge draws each trial on first use, and keeps it while memory allows."""
         key = (index, self.keeps_weights and index > 0)
         if (kept := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
@@ -465,7 +471,7 @@ class JudgedProblem:
     def load_mixed(self, index: int, slot: Slot, seed: int) -> None:
         """Load inputs and weights that no call has seen: a mixture of two trials.
 
-        Equal values of ``seed`` produce equal mixtures.
+        The same ``seed`` always produces the same mixture.
         """
         trial, other, policy = self.drawn(index), self.drawn(index + 1), self.policy.correctness
         slot.filled = True
@@ -487,7 +493,7 @@ class JudgedProblem:
     def inject_outliers(self, slot: Slot, seed: int) -> None:
         """Make a few elements of one input so large that each visibly changes the outputs.
 
-        Equal values of ``seed`` produce equal outliers.
+        The same ``seed`` always produces the same outliers.
         """
         draw = random.Random(seed)
         place = draw.choice([place for place, size in enumerate(self._sizes) if size])
@@ -498,7 +504,7 @@ class JudgedProblem:
         return self._random.getrandbits(48)
 
     def call_seed(self) -> int | None:
-        """Return a seed for both reference and kernel if the model draws random numbers, else None."""
+        """Return a seed for both the reference and the kernel if the model draws random numbers, else None."""
         return self.fresh_seed() if self.spec.random else None
 
     # Properties of the outputs
@@ -513,8 +519,8 @@ class JudgedProblem:
 
     @cached_property
     def copy_ms(self) -> float:
-        """Time for one copy of the outputs from the reference's layout, in milliseconds. A ``.py`` kernel's runner
-        copies the outputs after the runner's clock has stopped.
+        """Time to copy the outputs once from the reference's layout to a slot, in milliseconds. A ``.py`` kernel's
+        runner copies the outputs after the runner's clock has stopped.
         """
         targets = self.arena.slots[0].outputs
         layouts = [one or target.stride() for target, one in zip(targets, self.output_strides, strict=True)]

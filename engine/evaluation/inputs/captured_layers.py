@@ -26,7 +26,8 @@ def has_captured_layers(model: nn.Module) -> bool:
 def _reachable(values: Iterable[Any], into_functions: bool = False) -> Iterator[Any]:
     """Yield ``values`` and the contents of containers and plain objects among them.
 
-    The walk ends at modules and tensors. ``into_functions``: whether to also yield the objects that functions capture.
+    The function does not look inside modules, tensors and classes. ``into_functions``: whether to also yield the
+    objects that functions capture.
     """
     seen: set[int] = set()
     waiting = list(values)
@@ -53,7 +54,7 @@ def _reachable(values: Iterable[Any], into_functions: bool = False) -> Iterator[
 
 
 def _captured(function: FunctionType | BuiltinMethodType) -> list[Any]:
-    """Return the contents of a function's closure, its default arguments, or a built-in method's object."""
+    """Return the contents of a function's closure and its default arguments, or the object of a built-in method."""
     if isinstance(function, BuiltinMethodType):
         return [function.__self__]
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]

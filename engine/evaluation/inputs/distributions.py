@@ -1,7 +1,7 @@
-"""Transform drawn inputs into distributions that a kernel cannot distinguish from real inputs.
+"""Give drawn inputs other distributions. A kernel cannot distinguish the transformed inputs from real inputs.
 
-Such inputs defeat a kernel that exploits a property of the drawn inputs. For example, all drawn values may be positive
-or close to one, or a subset may represent the rest. Imports torch.
+The transformed inputs expose a kernel that exploits a property of the drawn inputs. For example, all drawn values may
+be positive or close to one, or a subset may represent the rest. Imports torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _transform(x: torch.Tensor, kind: Kind) -> torch.Tensor:
         return x * 1e-2
     if kind == "large":
         return x * 1e2
-    # fp32 avoids overflow, and avoids rounding when half-precision values are summed.
+    # In fp32, sums of half-precision values neither overflow nor lose digits.
     wide = torch.promote_types(x.dtype, torch.float32)
     if kind == "heavy_tailed":
         factors = torch.randn(x.shape, dtype=wide, device=x.device).mul_(_INPUTS.tail).exp_()

@@ -19,7 +19,7 @@ Mixing = Literal["rotated", "convex", "fresh", "none"]
 
 ``rotated``: ``cos(a) * own + sin(a) * other``, which keeps a zero mean and the variance.
 ``convex``: values between the two draws, for models that accept only bounded values.
-``fresh``: a new draw, for inputs or models that permit no mixture.
+``fresh``: a new draw, for inputs or models that do not permit mixing.
 ``none``: no mixture.
 """
 
@@ -47,9 +47,9 @@ def mix_into(
 ) -> None:
     """Fill ``targets`` from two draws with values that no earlier call has seen.
 
-    Equal states of ``draw`` produce equal values. The function shifts the second draw by a secret distance, adds random
-    numbers, and flips some signs. Therefore a kernel cannot combine earlier outputs into the new output, even for a
-    linear model.
+    The same state of ``draw`` always produces the same values. The function shifts the second draw by a secret
+    distance, adds random numbers, and flips some signs. Therefore a kernel cannot combine earlier outputs into the new
+    output, even for a linear model.
 
     Structured inputs keep their structure. Discrete inputs keep the values of ``own``.
     """
@@ -73,7 +73,7 @@ def blend_into(
     draw: random.Random,
     policy: CorrectnessPolicy,
 ) -> None:
-    """Fill ``targets`` with the convex mixture of two draws where ``changes`` is true, otherwise with ``own``.
+    """Fill ``targets`` with a convex mixture of two draws where ``changes`` is true, otherwise with ``own``.
 
     A network has hundreds of weights, so the function mixes all small weights together.
     """
@@ -102,7 +102,7 @@ def copy_into(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 
 def _by_dtype(all_of: Sequence[T], dtype_of: Callable[[T], torch.dtype]) -> list[list[T]]:
-    """Group items by dtype, because PyTorch launches a whole list at once only if all its tensors have one dtype."""
+    """Group items by dtype, because PyTorch processes a whole list in one launch only if all tensors share a dtype."""
     groups: dict[torch.dtype, list[T]] = {}
     for one in all_of:
         groups.setdefault(dtype_of(one), []).append(one)
@@ -124,8 +124,8 @@ def _blend(
     draw: random.Random,
     noise_policy: CorrectnessPolicy | None,
 ) -> None:
-    """Write ``shares[0] * mine + shares[1] * theirs``, with ``theirs`` rotated by a random number of elements.
-
+    """Write ``shares[0] * mine + shares[1] * theirs`` to ``target``. The sum uses ``theirs`` rotated by a random number
+    of elements.
     With ``noise_policy``, add a short random sequence, repeated with a random period, and flip a few signs at random
     places.
     """

@@ -38,7 +38,7 @@ def sizes(
     tolerances: Tolerances,
     policy: CorrectnessPolicy,
 ) -> list[float]:
-    """Return the smallest magnitude for each input at which a few outliers clearly change the outputs.
+    """Return, for each input, the smallest magnitude at which a few outliers clearly change the outputs.
 
     If ``is_accurate`` finds eager inaccurate at this magnitude, the result is a smaller magnitude. The magnitude is 0
     if the outputs do not depend on the input, overflow or are inaccurate. The magnitude is also 0 if the model raises

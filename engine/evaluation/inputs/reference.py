@@ -28,7 +28,7 @@ class Reference:
     """A problem's model on one device, in training mode and without gradients.
 
     ``leaves`` are the flattened arguments of ``forward``: tensors in the order of ``ProblemSpec.inputs``, mixed with
-    scalars. Scalars keep their value from the first draw, because kernels use them as compile-time constants.
+    scalars. Scalars keep their values from the first draw, because kernels use them as compile-time constants.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Reference:
         return cls(module, model, arguments, device, seed)
 
     def twin(self) -> Reference:
-        """Return a copy with a separate model and separate weights. Original and copy share the drawn inputs."""
+        """Return a copy with a separate model and separate weights. The copy keeps the original's scalars."""
         made = copy.copy(self)
         made._first = None
         made.model = self._copy_of_model()
@@ -92,14 +92,14 @@ class Reference:
         """Draw fresh leaves from ``get_inputs()`` after seeding. Tensors are contiguous and on the device.
 
         If the device is a GPU, PyTorch creates tensors on the GPU unless ``get_inputs()`` names another device. Drawing
-        on the GPU is faster, but a CPU would draw other values.
+        on the GPU is faster, but its values differ from those drawn on a CPU.
         """
         values = self._call_get_inputs(seed)
         leaves, structure = flatten(values)
         if self._structure is not None and structure != self._structure:
             raise ProblemFileError(
-                "get_inputs() returned a different number of inputs on its second call",
-                "return the same number of inputs every time",
+                "get_inputs() returned a different number or nesting of inputs than on its first call",
+                "return the same number and nesting of inputs every time",
             )
         moved = [leaf.to(self.device).contiguous() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         if self._scalars is None:
@@ -190,9 +190,9 @@ class Reference:
     def variants(self, leaves: Sequence[Any]) -> tuple[Kind, ...]:
         """Return the distributions that are valid for this problem, ``drawn`` first.
 
-        The result omits a kind that changes no input, makes the model raise, or makes finite outputs non-finite (the
-        logarithm of negated inputs, an overflow). The method runs the model once per kind and then resets weights and
-        buffers.
+        The result omits a kind that does not change any input, makes the model raise, or makes finite outputs
+        non-finite. For example, the logarithm of negated inputs is not finite. The method runs the model once per kind
+        and then resets weights and buffers.
         """
         kinds = [kind for kind in KINDS[1:] if applies(leaves, kind)]
         finite = [_finite_share(output) for output in self.run(_copies(leaves))]
@@ -221,9 +221,9 @@ class Reference:
     def perturb_weights(self, seed: int) -> None:
         """Change every floating-point parameter in place, starting from its initial values.
 
-        The method multiplies each element by a factor between 0.8 and 1.2. The method then adds noise of a tenth of the
-        parameter's root mean square. For an all-zero parameter, the noise is relative to 1, so that a zero bias also
-        matters. Buffers are reset.
+        The method multiplies each element by a factor between 0.8 and 1.2. It then adds uniform noise whose range is a
+        tenth of the parameter's root mean square. For an all-zero parameter, the range is 0.1, so that a kernel cannot
+        skip a bias that is initially zero. The method also resets the buffers.
         """
         self.reset_weights()
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -259,7 +259,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _copies(leaves: Sequence[Any]) -> list[Any]:
-    """Return copies of ``leaves`` that the model may write."""
+    """Return copies of ``leaves`` that the model may modify."""
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 

@@ -1,7 +1,7 @@
 """Detect structure that a problem's inputs share across draws, and restore the structure in derived inputs.
 
 Integers and booleans may depend on each other: for example, indices lie within bounds, and lengths have a fixed sum.
-Therefore the judge never derives such inputs, but draws new ones.
+The judge therefore draws new integers and booleans instead of deriving them.
 
 Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values
 (one-hot rows, permutations, masks). Kernels may not rely on the range of values, for example that all values are

@@ -71,7 +71,7 @@ def sections(elf: bytes) -> Iterator[Section]:
 
 
 def device_code(fatbin: bytes) -> Iterator[bytes]:
-    """Yield each CUDA ELF file in the section ``.nv_fatbin``. Each yielded file includes the rest of the section."""
+    """Yield each CUDA ELF file in the ``.nv_fatbin`` section. Each yielded file includes the rest of the section."""
     place = fatbin.find(MAGIC)
     while place >= 0:
         code = fatbin[place:]

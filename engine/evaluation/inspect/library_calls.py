@@ -1,13 +1,14 @@
 """Detect kernels that delegate their work to a library.
 
-Threat ``library``: a language model that is rewarded for short times writes calls to cuBLAS, MKL, NumPy or PyTorch
-instead of a kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
+Threat ``library``: rewarded for short times, a language model calls cuBLAS, MKL, NumPy or PyTorch instead of writing a
+kernel. Such calls take many forms, so each check inspects the code that ran, regardless of its caller.
 
 For compiled languages, the checks inspect imported symbols, libraries that the file may open, and the files mapped into
-the process after its run. For the extensions of a ``.py`` kernel, the checks inspect the same symbols and names. For
-``ctypes``, the checks inspect the opened libraries and requested functions that the interpreter reports. On a CPU, the
-checks time PyTorch's operators in all threads, and sample the running code by file. On a GPU, the checks time all
-kernels of the process; kernels that the module compiled count as its own.
+the process after its run. For the compiled extensions of a ``.py`` kernel, the checks inspect imported symbols and the
+libraries that each file may open. For ``ctypes``, the interpreter reports the libraries that the kernel opens and the
+functions that it looks up. On a CPU, the checks time PyTorch's operators in all threads, and sample which files contain
+the running code. On a GPU, the checks time all kernels of the process; kernels that the module compiled count as its
+own.
 
 :mod:`engine.evaluation.inspect.work` sets the allowed share of library work. These checks miss a library that a kernel
 opens and closes within one call, and code that runs only between checks.
@@ -45,17 +46,19 @@ _TORCH_SYMBOL = re.compile(r"_ZN2at6native\w+|_ZN2at3cpu\w+")
 _TORCH_FILE = re.compile(r"lib(?:torch|c10)")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _NOT_FOREIGN = ("torch", "functorch", "triton")
-"""Packages whose code runs with every kernel. The profiler measures PyTorch's work by operator."""
+"""Packages that are not foreign libraries, because their code runs with every kernel. For PyTorch, the profiler
+measures each operator instead.
+"""
 _OPENERS = ("dlopen", "dlmopen", "__libc_dlopen_mode", "dlsym", "dlvsym")
 _OPENED = re.compile(_FILE.pattern.encode()), re.compile(rb"\b(?:cublas[A-Z]\w+|cblas_\w+|[sd]gemm_?)\b")
 _LIBRARY = POLICY.library
 
 
 class Libraries:
-    """One kernel's library use. If ``refuse`` is true, all methods raise ``Rejected`` for too much library work.
+    """One kernel's library use. The checks raise ``Rejected`` for a kernel that hides its library calls.
 
-    ``refuse``: whether to reject a kernel that calls a library. Otherwise, the verdict only names the library
-    (``flags``).
+    ``refuse``: whether the checks also reject a kernel that delegates its work to a library. Otherwise, the verdict
+    only names the library (``flags``).
     """
 
     def __init__(self, kernel: Path, refuse: bool) -> None:
@@ -69,7 +72,7 @@ class Libraries:
         return tuple(self._said)
 
     def look_at_files(self) -> None:
-        """Inspect the built files' machine code before anything runs."""
+        """Inspect the symbols in the built files, and a ``.py`` kernel's source, before anything runs."""
         if not self._module:
             self._found(named_in(self._kernel))
             return
@@ -101,7 +104,9 @@ class Libraries:
         if ran is None and runner.profiler_works(problem):
             raise Rejected("forbidden", PATTERN, "the kernel prevents PyTorch's profiler from working")
         if ran is None:
-            self._said["PyTorch's profiler does not work here, so the judge did not check library calls"] = None
+            self._said[
+                "PyTorch's profiler does not work on this machine, so the judge did not check for library calls"
+            ] = None
             return
         self._found(_looked_up(ran))
         self._weigh(self._on_gpu(ran) if problem.device.cuda else self._on_cpu(runner, ran, problem))
@@ -110,11 +115,13 @@ class Libraries:
         samples, compiled = runner.sampled_code(), bool(self._compiled())
         if samples is None:
             self._said[
-                "this machine does not let the judge inspect the kernel's process, so the judge checked no library "
-                "except PyTorch"
+                "this machine does not let the judge inspect the kernel's process, so the judge checked only for "
+                "PyTorch calls"
             ] = None
         elif samples.total() < _LIBRARY.least_samples:
-            self._said["the judge got too few samples of the code, so it checked no library except PyTorch"] = None
+            self._said[
+                "the judge collected too few samples of the running code, so it checked only for PyTorch calls"
+            ] = None
         is_pytorch = (lambda _: False) if self._uses_sleef() else _is_pytorch
         code = work.shares_of(samples, is_pytorch, library_of) if samples is not None else None
         found = work.on_cpu(ran, code, compiled)
@@ -164,8 +171,8 @@ def named_in(library: Path, with_torch: bool = False) -> list[str]:
     """Return the libraries and functions that the file imports. If the file imports functions that open libraries, the
     result includes the libraries and functions that the file names.
 
-    ``with_torch``: whether the file is a PyTorch extension, which may use tensors but no operators that the profiler
-    misses.
+    ``with_torch``: whether the file is a PyTorch extension. An extension may use tensors, but not operators that the
+    profiler misses.
     """
     data = library.read_bytes()
     try:
@@ -203,9 +210,7 @@ def _is_pytorch(file: str) -> bool:
 
 
 def _looked_up(ran: Ran) -> list[str]:
-    """Return the library functions that the module requested from ``ctypes``. If the module requested no function,
-    return the requested libraries.
-    """
+    """Return the libraries that the module opened through ``ctypes``, and the library functions that it looked up."""
     found: dict[str, None] = {}
     for path, function in ran.looked_up:
         file = path.rpartition("/")[2]

@@ -1,8 +1,8 @@
 """Show a kernel's machine code (PTX and SASS, or x86) next to its source lines.
 
-The module recompiles the kernel with a search's flags and with line information, which changes no instruction. The
-module does not run the kernel, so no GPU is necessary. ``.cu`` kernels require nvcc and nvdisasm; ``.cpp`` kernels
-require the C++ compiler and objdump.
+The module recompiles the kernel with the flags of a search and with line information, which does not change the
+instructions. The module does not run the kernel, so no GPU is necessary. ``.cu`` kernels require nvcc and nvdisasm;
+``.cpp`` kernels require the C++ compiler and objdump.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NOT_FOR_CUBIN = ("-Xcompiler", "-fPIC", "-shared")
 
 
 class CodeBlock(Struct, frozen=True):
-    """Consecutive instructions from one source line. ``line`` counts from 1; 0 means a line outside the
-    kernel's file.
+    """Consecutive instructions from one source line. The first ``line`` is 1; 0 means a line outside the kernel's
+    file.
     """
 
     line: int
@@ -52,7 +52,7 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class MachineCode(Struct, frozen=True, omit_defaults=True):
-    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: the missing part and the remedy, or ""."""
+    """One kernel's machine code. ``ptx`` is empty for C++. ``note``: which part is missing and why, or ""."""
 
     language: Language
     arch: str

@@ -1,4 +1,4 @@
-"""Find the names of a ``.py`` module's CUDA kernels: compiled in advance, written in Triton, or compiled by NVRTC.
+"""Find the names of a ``.py`` module's CUDA kernels: precompiled ones, Triton kernels, and those that NVRTC compiles.
 
 CUDA registers each kernel under a name that the library contains as a constant. CUPTI reports C++ names with template
 arguments and parameters, and Triton names unchanged. A module may copy the name of a library's kernel. A Triton name
@@ -30,7 +30,7 @@ _OF_A_LIBRARY = re.compile(
 
 
 class OwnKernels:
-    """A set of kernel names, for which ``name in own`` accepts names in CUPTI's notation.
+    """The names of a module's own kernels. ``name in own`` accepts a name as CUPTI reports it.
 
     ``compiled``: names in the module's libraries. ``written``: CUDA C++ kernels in the source. ``triton``: Triton
     kernels in the source.
@@ -64,7 +64,7 @@ def _registered(library: Path) -> set[str]:
 
 
 def _in_triton(source: str) -> set[str]:
-    """Return the functions that the decorator ``@triton.jit`` compiles, even below ``@triton.autotune(...)``."""
+    """Return the names of functions with the decorator ``@triton.jit``, whatever other decorators they have."""
     try:
         functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):

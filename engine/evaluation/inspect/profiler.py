@@ -82,7 +82,7 @@ class ProfileError(Exception):
 
 
 def find_ncu() -> str:
-    """Return the newest Nsight Compute on this machine. Raises ``NoTool``."""
+    """Return the path to ncu in a CUDA toolkit or on PATH, else in the newest Nsight Compute. Raises ``NoTool``."""
     try:
         return find_cuda_tool("ncu")
     except NoTool:
@@ -106,8 +106,9 @@ async def profile(
     """Run a built CUDA kernel or module under ncu, outside the sandbox. Return the kernel's counters, with one entry
     per launch.
 
-    ``report``: the path for ncu's report, which ends in ``.ncu-rep``. ``device``: the GPU's NVML id, by default the
-    first GPU. The caller must hold the GPU. Raises ``NoTool`` and ``ProfileError``. Canceling ends ncu and the kernel.
+    ``report``: the path for ncu's report, which ends in ``.ncu-rep``. ``device``: the GPU's NVML id; the profiled
+    process locks this GPU. If ``device`` is None, the kernel runs on the first GPU, which the caller must lock. Raises
+    ``NoTool`` and ``ProfileError``. Canceling ends ncu and the kernel.
     """
     ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
     environment = {**os.environ, "PYTHONPATH": python_path()}
@@ -156,9 +157,9 @@ def why_not(output: str) -> str | None:
     if "ERR_NVGPUCTRPERM" in output:
         return (
             "this user has no access to the GPU's counters (ERR_NVGPUCTRPERM). As root, put 'options nvidia "
-            "NVreg_RestrictProfilingToAdminUsers=0' into a .conf file in /etc/modprobe.d once, and reload the "
+            "NVreg_RestrictProfilingToAdminUsers=0' into a .conf file in /etc/modprobe.d, and then reload the "
             "driver or reboot. Alternatively, run this command as root; in a container: docker run "
-            "--cap-add=SYS_ADMIN. Many rented machines permit none of these steps"
+            "--cap-add=SYS_ADMIN. Many rented machines do not permit any of these steps"
         )
     if "ERR_NVGPUCTRINUSE" in output or "LibraryNotLoaded" in output:
         return "another profiler (ncu, DCGM) uses the GPU's counters; stop it (dcgmi profile --pause) and try again"

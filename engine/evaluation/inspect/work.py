@@ -1,7 +1,7 @@
 """Limit the share of a kernel's work that libraries may do. Profiled names and times show which code did the work.
 
 Threat ``library``. A kernel must do heavy work itself: matrix products, reductions, sorts and convolutions. PyTorch may
-do light work (multiplying by a scalar, a cast, a copy) as long as the kernel's own code takes most of the time.
+do light work (a scalar multiplication, a cast or a copy) as long as the kernel's own code takes most of the time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _POINTWISE = (
     "native_dropout"
 )
 NO_WORK = frozenset(f"aten::{name}" for group in (_MEMORY, _VIEWS, _RANDOM, _QUESTIONS) for name in group.split())
-"""Operators that no kernel can replace, because they allocate, fill or query memory, or draw random numbers."""
+"""Operators that the judge ignores: they allocate or fill memory, create views, query tensors, or draw random
+numbers.
+"""
 LIGHT_WORK = frozenset(f"aten::{name}" for group in (_MOVES, _POINTWISE) for name in group.split())
 """Operators that move, cast or change each element separately, in one pass over the elements."""
 _NONE_ON_GPU = re.compile(r"Memset|FillFunctor|distribution_")
@@ -81,8 +83,8 @@ class Code(Struct, frozen=True):
 
 
 class LibraryWork(Struct, frozen=True):
-    """The work that libraries do: ``names`` by decreasing share, the libraries' total share, and whether this share
-    exceeds the limit.
+    """The work that libraries do: ``names`` by decreasing share, the libraries' total share, and whether the work
+    exceeds a limit.
     """
 
     names: tuple[str, ...]
@@ -155,7 +157,7 @@ def least(first: Ran, second: Ran) -> Ran:
 
 
 def does_nothing(operator: str) -> bool:
-    """Return whether the operator or its in-place variant computes no values."""
+    """Return whether ``NO_WORK`` contains the operator or, for an in-place variant, the original operator."""
     return operator.removesuffix("_") in NO_WORK
 
 

@@ -5,8 +5,8 @@ Several judges may share a GPU with other users' jobs. If a judge starts a reque
 memory, the resulting failures look like errors in the kernel. Therefore the judge first compares the memory that the
 request needs with the free memory.
 
-If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies no
-memory except its CUDA context, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
+If too little memory is free, the judge releases its memory, gives up its turn, and waits. A waiting judge occupies only
+the memory of its CUDA context, so two judges never wait for each other. ``device_turns.py`` acts on these decisions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judge's checks, in their running order. ``docs/explanation/judge.md`` describes each check.
+"""The judge's checks, in the order that the judge runs them. ``docs/explanation/judge.md`` describes each check.
 
 Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and returns its
 evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
@@ -74,7 +74,7 @@ class KernelUnderTest(Protocol):
         """Return whether the ratio is settled or timing has reached its time limit."""
 
     def probe_wall_clock(self) -> tuple[float, str]:
-        """Return the milliseconds by which a call exceeds the counted time, and the evidence in words."""
+        """Return a call's excess over the counted time in milliseconds, and the evidence in words."""
 
     def counted(self) -> Pairs:
         """Return the pairs that count toward the speedup."""
@@ -108,9 +108,7 @@ class Check(ABC):
 
 
 class NamesNoLibrary(Check):
-    """Check that neither the source nor the machine code names a library that could do the work, before the kernel's
-    first run.
-    """
+    """Before the kernel's first run, check that neither the source nor the built files name a compute library."""
 
     name, threat = "libraries", "library"
 
@@ -142,7 +140,7 @@ class RightOnFreshInputs(Check):
 
 
 class MapsNoLibrary(Check):
-    """Check before timing that a compiled kernel's process has mapped no library that could do the work."""
+    """Check before timing that a compiled kernel's process has not mapped a compute library."""
 
     name, threat = "libraries", "library"
 
@@ -152,7 +150,7 @@ class MapsNoLibrary(Check):
 
 
 class RunsInOneProcess(Check):
-    """Check that a Python kernel has no live child process during timing. No clock would count the child's work."""
+    """Check that a Python kernel does not keep child processes running. Neither clock would count their work."""
 
     name, threat = "processes", "late-work"
 
@@ -242,7 +240,7 @@ class ExactWhenTimed(Check):
 
 class UsesNoLibrary(Check):
     """Check in an extra call that operators and libraries do no more than the permitted share of the work. Also check
-    that the kernel's process has mapped no library that could do the work.
+    that the kernel's process has not mapped a compute library.
 
     The extra call follows timing, because a GPU's profiler (CUPTI) slows all later launches in a process.
     """
@@ -293,10 +291,10 @@ class LeavesTheReferenceAlone(Check):
         if after_calls_ms > writes_ms + _slowed_ms(min(writes_ms, alone_ms)):
             raise Rejected("cheating", SLOWS, found)
         if run.python:  # A slow processor slows the kernel's launches, too.
-            run.remarks.append(f"a slow processor: {found}")
+            run.remarks.append(f"slow processor: {found}")
         else:
             run.pairs.limit_reference(alone_ms)
-            run.remarks.append(f"a slow processor: {found}; the reference's time without the kernel counts")
+            run.remarks.append(f"slow processor: {found}; the judge uses the reference's time without the kernel")
         return run.remarks[-1]
 
 
@@ -317,7 +315,7 @@ def _slower_order_ms(pairs: Pairs) -> float:
 
 
 def _slowed_ms(usual_ms: float) -> float:
-    """Return the number of milliseconds by which work may exceed ``usual_ms``."""
+    """Return how much longer than ``usual_ms`` the work may take, in milliseconds."""
     return (_CLOCK.reference_slowed - 1.0) * usual_ms + _CLOCK.reference_slowed_ms
 
 

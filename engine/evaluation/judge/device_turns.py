@@ -1,4 +1,4 @@
-"""Give a judge turns on its device, each exclusive and with enough memory for the request."""
+"""Give a judge exclusive turns on its device, with enough memory for each request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MemoryUser(Protocol):
         ...
 
     def has_other_problems(self, request: AnyRequest) -> bool:
-        """Return whether problems are open that the request does not need."""
+        """Return whether the judge has open problems that the request does not need."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class Turns:
     def give_back_when_asked(self) -> None:
         """Between turns, close this judge's problems if the device's holder asks for memory.
 
-        Closing problems disturbs no timing, because a judge without a turn times nothing.
+        Closing problems does not disturb this judge's timing, because a judge times kernels only during its turns.
         """
         if time.monotonic() - self._looked_at >= _ADMISSION.look_s:
             self._looked_at = time.monotonic()
@@ -121,7 +121,9 @@ class Turns:
         return self._cancelled()
 
     def _finds_room(self, request: AnyRequest, wait: _Wait) -> bool:
-        """Return whether enough memory is free for the request. Other judges may release memory within seconds."""
+        """Return whether enough memory is free for the request. If not, ask other judges for memory, and wait a few
+        seconds.
+        """
         if self._lack(request, wait) is None:
             return True
         self._judge.close_problems()
@@ -163,7 +165,7 @@ class Turns:
         return (with_the_whole_device(answer) if more is None else answer), more
 
     def _make_room(self) -> None:
-        """Evict memory while other processes use the device. Drawing the trials again takes less time than a
+        """Evict memory if another process is waiting for the device. Drawing the trials again takes less time than a
         verdict.
         """
         if self._on_gpu and self._judge.evictable_bytes and is_awaited(self._device):
@@ -212,7 +214,7 @@ class _Wait:
 def largest_holder(device: str, family: int) -> int:
     """Return the pid of the process that uses the most GPU memory according to the driver, or 0 if unknown.
 
-    The process ``family`` and its descendants do not count.
+    The function ignores the process ``family`` and its descendants.
     """
     others = [
         (process.memory_bytes or 0, process.pid)

@@ -1,7 +1,7 @@
 """Evaluate a kernel once: test its outputs on fresh inputs, and time it against the reference.
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.runner.Runner`. Inputs, expected outputs and the authoritative
-clock stay in this process. The reference also runs here, except during timing for a Python kernel on a GPU.
+clock stay in this process. The reference also runs here. A separate process times it for a Python kernel on a GPU.
 ``checks.py`` decides whether the kernel passes; this module calls the kernel, times it and records the evidence.
 """
 
@@ -54,11 +54,11 @@ _PAIRS, _CLOCK, _DEVICE = POLICY.pairs, POLICY.clock, POLICY.device
 class EvaluationRun:
     """One kernel in one runner process, with the evidence from its checks.
 
-    ``library``: the built kernel, a shared library or the ``.py`` file of a module.
+    ``library``: the built kernel, which is a shared library or a module's ``.py`` file.
     """
 
     runner: Runner
-    """The kernel's runner, which the run sets while it performs the checks."""
+    """The kernel's runner. ``evaluate`` sets it before the first check."""
 
     def __init__(
         self,
@@ -200,7 +200,9 @@ class EvaluationRun:
         return self.precision
 
     def _others_of(self, slot: Slot) -> list[torch.Tensor]:
-        """Return the buffers that a call on ``slot`` must not change, or no buffers if they are too large to check."""
+        """Return the buffers that a call on ``slot`` must not change. If they are too large to check, the list is
+        empty.
+        """
         others = [tensor for one in self.problem.arena.slots if one is not slot for tensor in one.tensors]
         return others if sum(one.nbytes for one in others) <= _DEVICE.others_bytes[self.settings.kind] else []
 
@@ -224,7 +226,7 @@ class EvaluationRun:
         return self._roles.pop()
 
     def _pair(self, index: int, role: str) -> bool:
-        """Run reference and kernel once each on the same buffers, in random order.
+        """Run the reference and the kernel once each on the same buffers, in random order.
 
         Return whether the judge compared the inputs.
 
@@ -272,7 +274,7 @@ class EvaluationRun:
             exact = partial(problem.in_double, slot, load)
             self.answers.check(problem, slot, expected, index % 2, where, exact, as_drawn=as_drawn)
         except Rejected as rejected:
-            # Through cancellation, rounded operands may also cause wrong outputs.
+            # Rounded operands may also cause wrong outputs, through cancellation.
             if self.settings.precision == "fp32":
                 self.perform(checks.ExactWhenTimed())
             # If drawn inputs fail as well, the pattern found on them is the right one.
@@ -291,7 +293,7 @@ class EvaluationRun:
         return compares
 
     def _load(self, index: int, slot: Slot, mixture: int, role: str) -> None:
-        """Load a timed call's inputs and weights into ``slot``. Equal values of ``mixture`` load equal values."""
+        """Load a timed call's inputs and weights into ``slot``. Calls with the same arguments load the same values."""
         self.context.load_timed(self.problem, index, slot, mixture, mean_zero=role == "mean zero")
         if role == "outliers" and self.problem.takes_outliers:
             self.problem.inject_outliers(slot, mixture)
@@ -321,7 +323,7 @@ class EvaluationRun:
         return spent or self._cancelled()
 
     def probe_wall_clock(self) -> tuple[float, str]:
-        """Return the milliseconds by which a batched call exceeds the counted time, and the evidence in words."""
+        """Return a batched call's excess over the counted time in milliseconds, and the evidence in words."""
         self.pairs.kernel_ms = [
             self._limits.counted_ms(reported, seen)
             for reported, seen in zip(self.pairs.reported_ms, self.pairs.wall_ms, strict=True)
@@ -377,8 +379,8 @@ class EvaluationRun:
 
         For a Python kernel, the time comes from the reference's own process if that process is running. The outputs
         always come from this process. If the kernel's calls follow untimed calls, the reference's calls do, too. The
-        device finishes the untimed calls' work first. While Python then launches the timed call, only the evictions
-        keep the device busy, as for every other timed call.
+        device finishes the untimed calls' work first. While Python then launches the timed call, only cache evictions
+        keep the device busy, as in every other timed call.
         """
         slots = self.problem.arena.slots
         slot, untimed = slots[place], self.context.untimed_slots(place)
@@ -404,8 +406,8 @@ class EvaluationRun:
     def _call(
         self, place: int, seed: int | None = None, *, timed: bool = True, then: Callable[[], object] | None = None
     ) -> tuple[float, float]:
-        """Call the kernel once. Return the time that the kernel's process reports and the time by the judge's clock, in
-        milliseconds.
+        """Call the kernel once. Return the time that the kernel's process reports and the time that the judge measures,
+        in milliseconds.
 
         ``timed``: whether untimed calls may come first, as in a pair. ``then``: a function to call right after the
         kernel's process has answered.
@@ -423,7 +425,7 @@ class EvaluationRun:
 
     @property
     def _reference_pids(self) -> list[int]:
-        """The pid of the reference's own process, or no pid if there is no such process."""
+        """A list with the pid of the reference's own process, or an empty list if there is no such process."""
         apart = self.context.reference_process.pid if self._launches_from_python else None
         return [apart] if apart is not None else []
 
@@ -457,7 +459,7 @@ class EvaluationRun:
 
     def _launches(self, runner: Runner) -> tuple[Launch, ...]:
         """Return the GPU launches of one call, with readable names. This call is the process's last call, because
-        recording may end the process.
+        recording the launches may end the process.
         """
         if self.settings.kind != "cuda":
             return ()

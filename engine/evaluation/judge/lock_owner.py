@@ -16,7 +16,7 @@ _WORDS = 160
 
 
 def holders_of(device: str) -> list[tuple[int, bool]]:
-    """Return the visible processes that hold ``device``, each with whether it holds the device exclusively.
+    """Return the pid of each visible process that holds ``device``, and whether it holds the device exclusively.
 
     A lock persists as long as any copy of its descriptor is open. If the process that took the lock has ended, the
     result contains the visible processes with a copy of the descriptor. Processes in other namespaces are not visible.

@@ -1,7 +1,7 @@
 """Messages between engine and judge: one JSON line each, over the judge's standard input and output.
 
 Messages contain kernels as text (:class:`~engine.evaluation.build.kernel_source.KernelSource`), because the judging
-host builds the kernels. Engine and judge therefore need no shared disk.
+host builds the kernels. The engine and the judge therefore do not need a shared disk.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class JudgeSettings(Struct, frozen=True):
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
     modules: bool = False
-    """Whether to expect ``.py`` kernels. The parent process of their runners then starts together with the judge."""
+    """Whether to expect ``.py`` kernels. If true, the parent process of their runners starts together with the judge.
+    """
 
 
 class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
-    """Measure the device's peaks, except for the given peaks, which come from an earlier measurement."""
+    """Measure the device's peaks, except those that the message contains from an earlier measurement."""
 
     bandwidth_gbs: float | None = None
     peak_gflops: float | None = None
@@ -79,7 +80,7 @@ class Evict(Struct, frozen=True, tag_field="do", tag="evict"):
 
 
 class Cancel(Struct, frozen=True, tag_field="do", tag="cancel"):
-    """Cancel the request in progress. The judge also reads this message while a kernel is running."""
+    """Cancel the request in progress. The judge reads this message even while a kernel is running."""
 
 
 AnyRequest = Measure | OpenProblem | JudgeKernel | TimeRunoff | Evict | Cancel

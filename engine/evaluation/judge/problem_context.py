@@ -45,9 +45,7 @@ class ProblemContext:
         """Remarks to add to each verdict on the problem."""
 
     def prepare(self) -> None:
-        """Do work in advance for which the first correct kernel would otherwise wait. Out-of-memory errors
-        propagate.
-        """
+        """Do work in advance that would otherwise delay the first correct kernel. Out-of-memory errors propagate."""
         self.judged.find_outlier_sizes(Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
         with suppress(Exception):
             self.empty_kernel.call(CallOverhead())
@@ -84,8 +82,8 @@ class ProblemContext:
     def untimed_slots(self, index: int) -> Sequence[int]:
         """Return the slots for the untimed calls before a call on slot ``index``, and fill these slots if necessary.
 
-        These slots differ from each other and from ``index``. An untimed call therefore leaves no output for a later
-        call, and does not write a later call's buffers.
+        These slots differ from each other and from ``index``. An untimed call therefore cannot leave an output for a
+        later call, or write to a later call's buffers.
         """
         slots = self.judged.arena.slots
         chosen = random.sample([number for number in range(len(slots)) if number != index], self.untimed_calls)
@@ -99,9 +97,9 @@ class ProblemContext:
     ) -> Callable[[], None]:
         """Load fresh inputs into the ``untimed`` slots.
 
-        Return a function that checks one of these calls, chosen at random.
+        Return a function that checks one of the untimed calls, chosen at random.
 
-        A kernel that skips untimed calls to hide time then fails. ``seed``: the random seed of each call. Threat:
+        A kernel that skips untimed calls to hide time fails this check. ``seed``: the random seed of each call. Threat:
         clock.
         """
         slots = [problem.arena.slots[index] for index in untimed]

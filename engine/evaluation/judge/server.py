@@ -54,7 +54,10 @@ _ADMISSION = POLICY.admission
 
 
 class NotBuilt(Exception):
-    """A kernel that compiled earlier but no longer compiles. The message is one sentence."""
+    """A kernel that compiled earlier, possibly on another host, but does not compile here.
+
+    The message is one sentence.
+    """
 
 
 class Judge:
@@ -142,7 +145,7 @@ class Judge:
             raise
 
     def _close_oldest(self) -> None:
-        """Close the least recently used problems, so that another problem may open."""
+        """Close the least recently used problems to make room for another problem."""
         most, least = int(POLICY.device.problems_kept[self._settings.kind]), POLICY.device.problems_least
         while len(self._opened) >= most or (len(self._opened) >= least and self._opened_take_much()):
             self._opened.popitem(last=False)[1].close()
@@ -151,7 +154,7 @@ class Judge:
                 torch.cuda.empty_cache()
 
     def _opened_take_much(self) -> bool:
-        """Return whether the open problems take more than their share of the GPU's memory."""
+        """Return whether the open problems use more than their share of the GPU's memory."""
         if not self._device.cuda:
             return False
         held_bytes = int(torch.cuda.memory_reserved())
@@ -288,9 +291,10 @@ def _gpu_memory() -> Memory:
 
 
 def _await_a_context(device: str, tell: Callable[[AnyAnswer], None]) -> None:
-    """Wait until the GPU has enough memory for this process's CUDA context.
+    """Wait until the GPU has enough free memory for this process's CUDA context.
 
-    The function asks the driver, because a process that fails to create a context cannot retry.
+    The function reads the free memory from the driver, because a process cannot retry after it has failed to create a
+    context.
     """
     asked_at_s: float | None = None
     while (memory := driver().memory(device)) is not None and memory.free_bytes < _ADMISSION.context_bytes:

@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _touched_heap(settings: JudgeSettings) -> contextlib.AbstractContextManager[None]:
-    """Touch the memory that the first problem will use, because the import of PyTorch keeps only one core busy."""
+    """Use a core that the import of PyTorch leaves idle to touch the memory that the first problem will use."""
     if settings.kind == "cuda":
         return contextlib.nullcontext()
     keep_freed_memory()

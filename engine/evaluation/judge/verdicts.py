@@ -55,7 +55,7 @@ def _evaluate(
     on_stage: Callable[[Stage], None],
     cancelled: Callable[[], bool],
 ) -> tuple[Verdict, Pairs]:
-    """Evaluate once. If another program may have affected the result, evaluate again and use the second result."""
+    """Evaluate once. If the evaluation fails or its result is implausible, evaluate again and use the second result."""
 
     def once() -> tuple[EvaluationRun, Verdict]:
         run = EvaluationRun(context, library, on_stage, cancelled)
@@ -80,7 +80,7 @@ def _is_odd(verdict: Verdict, context: ProblemContext) -> bool:
 
 
 def _marked(verdict: Verdict) -> Verdict:
-    """Return ``verdict`` with a remark if the machine was too busy to decide whether the kernel is faster."""
+    """Return ``verdict``, with a remark if the interval is too wide to show whether the kernel is faster."""
     low, high = verdict.speedup_low or 0.0, verdict.speedup_high or 0.0
     if not is_undecided(low, high):
         return verdict

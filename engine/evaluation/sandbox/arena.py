@@ -1,4 +1,4 @@
-"""The arena: buffers that judge and runner share, for inputs, weights and outputs, each between redzones.
+"""The arena: buffers that the judge and the runner share, for inputs, weights and outputs, each between redzones.
 
 On a CPU, the arena is a memfd; on a GPU, the arena is exported device memory. The arena consists of *slots*, each a
 full set of buffers. With two or more slots, a kernel does not see the same pointers twice in a row. The judge keeps the
@@ -110,8 +110,8 @@ class Slot(Buffers):
     def unwritten(self, which: int, expected: Sequence[torch.Tensor]) -> str | None:
         """Describe output elements that still contain the poison, or return None if there are none.
 
-        ``expected``: the expected outputs. An 8-bit integer may equal the poison by chance. Such elements count as
-        unwritten only if they are wrong and are most of the wrong elements.
+        ``expected``: the expected outputs. An 8-bit integer may equal the poison by chance. The method reports
+        8-bit elements only if they are wrong and make up most of the wrong elements.
         """
         wanted = iter(expected)
         for (words, rest), tensor, spec in zip(self._words, self.tensors, self.specs, strict=True):

@@ -51,8 +51,8 @@ class ModelNew(torch.nn.Module):
 _WORDS = {
     "none": "no weights",
     "state_dict": "weights are in the judge's buffers (the state dicts match)",
-    "absent": "the module has no weights; the reference's weights are equal in all trials",
-    "replay": "the module has its own weights, which are equal in all trials (the state dicts differ)",
+    "absent": "the module has no weights; the reference's weights are the same in all trials",
+    "replay": "the module has its own weights, which are the same in all trials (the state dicts differ)",
 }
 
 
@@ -234,7 +234,7 @@ def _may_read(pid: int) -> bool:
 
 
 def runner_for(kernel: Path, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> Runner:
-    """Return the runner for ``kernel``: a shared library, or the ``.py`` file of a module."""
+    """Return the runner for ``kernel``, which is a shared library or a module's ``.py`` file."""
     if kernel.suffix == ".py":
         return ModuleRunner(settings, limits, cancelled)
     return Runner(settings.kind, limits, cancelled)

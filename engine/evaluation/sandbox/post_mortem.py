@@ -16,8 +16,8 @@ _EXCEPTION = re.compile(r"terminate called after throwing an instance of '([^'\n
 def why(status: int, printed: str, bound: str, workspace_bytes: int) -> tuple[End, str]:
     """Return the kind of failure that ended a process, and a sentence that explains the failure.
 
-    ``status``: the wait status. ``printed``: the end of the kernel's output. ``bound``: the kernel's memory limit in
-    words.
+    ``status``: the wait status. ``printed``: the end of the kernel's output. ``bound``: a phrase that states the
+    kernel's memory limit and the remedy.
     """
     if not os.WIFSIGNALED(status):
         return "crashed", f"the kernel exited with code {os.WEXITSTATUS(status)}; return instead of exiting"

@@ -1,4 +1,4 @@
-"""Test which isolation this machine permits, for ``kernel-tui doctor`` and the first line of a session."""
+"""Test which isolation layers this machine permits, for ``kernel-tui doctor`` and the first line of a session."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _COUNTED = ("VmData:", "VmPTE:", "VmSwap:", "RssAnon:", "RssShmem:", "Threads:")
 class Usage(Struct, frozen=True):
     """A process's memory in bytes, and its number of threads. Threat: resources.
 
-    ``private_bytes``: page tables plus the larger of two values, writable memory and resident or swapped memory.
+    ``private_bytes``: page tables plus writable memory, or plus resident and swapped memory if that is larger.
     ``shared_bytes``: resident shared memory.
     """
 
@@ -44,7 +44,7 @@ def usage_of(pid: int) -> Usage | None:
 
 
 _IN_MEMORY = "/memfd:"
-"""Prefix of the names of mappings that have no file on a disk."""
+"""Name prefix of mappings of in-memory files (``memfd_create``)."""
 
 
 class Mapping(Struct, frozen=True):
@@ -59,9 +59,7 @@ class Mapping(Struct, frozen=True):
 
 
 def mappings_of(pid: int) -> list[Mapping]:
-    """Return a process's mappings in the order of their addresses, except private memory without a file. Raises
-    ``OSError``.
-    """
+    """Return a process's mappings in address order, except private anonymous memory. Raises ``OSError``."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         span, permissions, offset, _, inode, *name = line.split(maxsplit=5)
@@ -78,7 +76,7 @@ def not_its_own(mappings: list[Mapping], spans: list[tuple[int, int]], arena: in
     A process can map the same pages twice at no cost, which looks like a copy. ``arena``: the inode of the judge's
     buffers, which may contain results if the process maps the buffers only once. Threat: late-work.
     """
-    # A file on a disk, such as a library, may have the same inode number.
+    # A file on disk, such as a library, may have the same inode number.
     buffers = [mapping for mapping in mappings if mapping.inode == arena and mapping.name.startswith(_IN_MEMORY)]
     if len({mapping.start - mapping.offset for mapping in buffers}) > 1 or not all(one.shared for one in buffers):
         return "the kernel's process mapped the judge's buffers more than once"

@@ -2,7 +2,7 @@
 
 On a GPU, PyTorch launches a network's operators up to 15% more slowly in the judge's process than in a kernel's
 process. A kernel that only copies the reference would therefore seem faster than the reference. Two processes of the
-same kind launch equally fast.
+same kind launch operators equally fast.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DEVICE, _SANDBOX, _ADMISSION = POLICY.device, POLICY.sandbox, POLICY.admission
 
 class ReferenceProcess:
     """The reference of ``problem`` in its own process, with buffers that no kernel shares. ``builds``: the build cache,
-    where a later session removes files of a killed judge.
+    where a later session deletes the files that a killed judge left.
 
-    The process starts at the first call of ``begin``, and runs as long as the problem is open. If the process has
+    The first call to ``begin`` starts the process, which runs as long as the problem is open. If the process has
     failed too often, the judge does not start it again, and times the reference in the judge's process.
     """
 
@@ -68,7 +68,7 @@ class ReferenceProcess:
         return buffers + intermediate_bytes(spec) + _ADMISSION.context_bytes
 
     def begin(self) -> None:
-        """Start the process for a short reference if memory suffices and no process is running."""
+        """Start the process if it is not running, the reference's time is short, and enough memory is free."""
         if self._home is not None:
             try:
                 os.utime(self._home)

@@ -1,6 +1,7 @@
-"""Start, monitor and end the isolated process of one kernel. This module is the judge's side.
+"""Start, monitor and end the isolated process of one kernel. This module runs in the judge.
 
-A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair.
+A :class:`Runner` belongs to one kernel. The runner is a process group that communicates with the judge over a socket
+pair.
 
 Against ``forged-answer``, the judge limits the size of answers and checks their content. Against ``late-work``, the
 judge stops the process between calls. Against ``resources``, the judge sets deadlines and limits memory, threads and
@@ -52,7 +53,8 @@ class RunnerEnded(Exception):
 class Loaded(Struct, frozen=True):
     """A runner's report after loading a kernel.
 
-    ``detail``: the evidence for the verdict. ``keeps_weights``: whether the kernel has its own weights.
+    ``detail``: what the verdict says about the kernel's workspace or weights. ``keeps_weights``: whether the kernel has
+    its own weights.
     """
 
     detail: str
@@ -69,7 +71,9 @@ class Runner:
     launches_from_python = False
     """Whether Python code launches the kernel on a GPU. Such launches take longer after a pause."""
     reads_results = False
-    """Whether the judge reads a ``.py`` kernel's results. Otherwise, the runner copies the results after timing."""
+    """Whether the judge reads a ``.py`` kernel's results from the stopped process. Otherwise, the runner copies the
+    results after timing.
+    """
 
     def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool]) -> None:
         self._limits, self._cancelled = limits, cancelled
@@ -131,7 +135,7 @@ class Runner:
         return Loaded(f"workspace {workspace:,} bytes" if workspace else "no workspace")
 
     def _load(self, kernel: bytes, problem: JudgedProblem, **allowed: Any) -> dict[str, Any]:
-        """Pass ``kernel`` as a file. Return the runner's report on loading; the process is then stopped."""
+        """Pass ``kernel`` as a file. Return the runner's report on loading, and leave the process stopped."""
         arena = problem.arena
         self._arena_bytes = arena.nbytes
         with os.fdopen(os.memfd_create("kernel", os.MFD_CLOEXEC), "w+b", 0) as memory:
@@ -149,8 +153,8 @@ class Runner:
         """Send the first order, which contains all data that the runner needs. Return the active isolation layers.
 
         ``kernel`` and ``arena`` are descriptors. ``order`` contains ``arena_bytes`` and ``slots`` (the buffers' offsets
-        in the arena). ``readable`` and ``writable`` are directories in addition to the system's directories.
-        ``compilers`` says whether the kernel may start compilers.
+        in the arena). ``readable`` and ``writable`` are the directories that the kernel may use in addition to the
+        system's. ``compilers`` says whether the kernel may start compilers.
         """
         none = {"arena_bytes": 0, "slots": [], "readable": [], "writable": [], "compilers": False}
         common = {"data_bytes": 2 * self._limits.data_bytes, "policy": to_builtins(_SANDBOX)}
@@ -204,8 +208,8 @@ class Runner:
         Returns the milliseconds until the runner has answered and ``settle`` has returned. Returns None if the runner
         cannot queue calls, because ``launch`` waits for the device or the driver does not support gates.
 
-        The time excludes launching. The inputs do not exist before the clock starts. Threat: clock, late-work. Raises
-        ``RunnerEnded``.
+        The time excludes launching. The judge loads the inputs only after the runner has queued the calls. Threat:
+        clock, late-work. Raises ``RunnerEnded``.
         """
         if self._gate is None:
             return None
@@ -232,7 +236,7 @@ class Runner:
         return wall_ms if queued.get("queued") is True else None
 
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """Send an order to call the kernel. Return the runner's answer, and the time until the answer in
+        """Send an order to call the kernel. Return the runner's answer, and the time until the answer, in
         milliseconds.
         """
         start = self._wake(order)
@@ -262,9 +266,9 @@ class Runner:
     def _stand_still(self, answer: dict[str, Any]) -> None:
         """Stop the process between its calls, so that no thread can change inputs or slow the reference.
 
-        ``answer``: the report of the call. This method also checks memory use, because no other check runs during a
-        short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call failed and the
-        process is still running.
+        ``answer``: the runner's report on the call or on loading. This method also checks memory use, because no other
+        check runs during a short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call
+        failed and the process is still running.
         """
         self._signal(signal.SIGSTOP)
         self._check_usage()
@@ -289,7 +293,7 @@ class Runner:
                 self._drain()
                 if self._printed > _SANDBOX.printed_bytes:
                     most = f"{_SANDBOX.printed_bytes // MIB} MiB"
-                    raise RunnerEnded("forbidden", f"the kernel printed more than {most}; remove its output")
+                    raise RunnerEnded("forbidden", f"the kernel printed more than {most}; remove its print statements")
             if self._control.fileno() in ready:
                 return self._receive(stage)
             if self._cancelled():
@@ -300,7 +304,7 @@ class Runner:
                     reason = f"a signal from outside the judge stopped the kernel ({stage}); judge the kernel again"
                     raise RunnerEnded("error", reason)
                 hint = "check whether the kernel loops endlessly or is far slower than the reference"
-                raise RunnerEnded("timeout", f"the kernel gave no answer within {deadline_s:g} s ({stage}); {hint}")
+                raise RunnerEnded("timeout", f"the kernel did not answer within {deadline_s:g} s ({stage}); {hint}")
 
     def _has_hung_up(self) -> bool:
         """Return whether every process has closed the runner's end of the socket, which must happen after the last
@@ -328,7 +332,7 @@ class Runner:
         except (ValueError, RecursionError, OSError):
             raise RunnerEnded("forbidden", FORGED) from None
         if received is None:
-            raise RunnerEnded("crashed", "the kernel's process is gone, and the system reported no reason")
+            raise RunnerEnded("crashed", "the kernel's process ended, and the system did not report why")
         message, descriptors = received
         for descriptor in descriptors:
             os.close(descriptor)
@@ -380,8 +384,8 @@ class Runner:
         return None
 
     def others_started(self) -> list[str]:
-        """Return the names of live processes that the kernel started. No clock counts the work of such processes.
-        Threat: late-work.
+        """Return the names of live processes that the kernel started. The judge's clocks do not measure the work of
+        these processes. Threat: late-work.
         """
         import psutil
 
@@ -396,7 +400,7 @@ class Runner:
 
 
 def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
-    """Return whether ``count`` calls can have taken ``times``, given ``wall_ms`` by the judge's clock.
+    """Return whether ``count`` calls could have taken ``times``, given ``wall_ms`` by the judge's clock.
 
     Threat: clock, forged-answer.
     """

@@ -1,4 +1,4 @@
-"""The process of a runner, and the spare process that waits for the next compiled kernel of a GPU."""
+"""The process of a runner, and the spare process that waits for the next compiled kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def cores() -> str:
 def runner_environment(kind: str) -> dict[str, str]:
     """Return a kernel's environment.
 
-    The variables set threads, waiting policy and device. The environment excludes the user's own variables. Threat:
-    escape.
+    The variables configure OpenMP's threads and wait policy, and select the device. The environment excludes the user's
+    other variables. Threat: escape.
     """
     kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}

@@ -9,7 +9,7 @@ import sys
 
 
 def shared_memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
-    """Create shared memory of ``nbytes`` zeros; ``nbytes`` must be a multiple of the page size.
+    """Create ``nbytes`` of zeroed shared memory; ``nbytes`` must be a multiple of the page size.
 
     Return the file descriptor and the mapping. The function seals the size, because SIGBUS would end the judge if a
     kernel shrank the file. Threat: forged-answer.
@@ -21,8 +21,8 @@ def shared_memory(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
 
 
 class Gate:
-    """A word in memory that judge and GPU share. Queued calls wait until the judge sets this word. Threat: clock,
-    late-work.
+    """A word in memory that the judge and the GPU share. Queued calls wait until the judge sets this word. Threat:
+    clock, late-work.
     """
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ class WarmProcess:
         raise RunnerEnded("error", "the judge cannot start the parent process of .py runners; see engine.log")
 
     def stop(self) -> None:
-        """End the process. The process's runners also end. Idempotent."""
+        """End the process and its runners. Idempotent."""
         started, self._started = self._started, None
         if started is not None:
             process, requests = started
@@ -61,7 +61,7 @@ class WarmProcess:
             process.wait()
 
     def _requests(self) -> socket.socket:
-        """The socket of the running process."""
+        """Return the running process's socket, and start the process if necessary."""
         if self._started is not None and self._started[0].poll() is None:
             return self._started[1]
         self.stop()

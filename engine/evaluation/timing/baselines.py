@@ -1,8 +1,8 @@
 """Measure PyTorch's times for a problem: eager in the judge, ``torch.compile`` in a separate process.
 
-``python -m engine.system.fast_start engine.evaluation.timing.baselines SETTINGS`` reads a problem specification on
-standard input and answers with a ``Baseline``. The separate process protects the judge from a compiler that hangs or
-crashes. The end of the process also releases the compiler's memory.
+``python -m engine.system.fast_start engine.evaluation.timing.baselines SETTINGS`` reads a problem specification from
+standard input and writes a ``Baseline`` to standard output. The separate process protects the judge from a compiler
+that hangs or crashes. When the process ends, it also releases the compiler's memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def time_repeatedly(device: JudgeDevice, prepare: Callable[[], Callable[[], obje
     """Time calls for at least ``least_s`` seconds, and continue up to ``eager_most`` calls or ``eager_s`` seconds.
 
     ``prepare`` returns the next call. On a GPU, untimed calls precede each short call, because launches become slower
-    after a pause. Pairs of reference and kernel include the same untimed calls. On a CPU, the result excludes disturbed
-    times.
+    after a pause. When the judge times pairs of reference and kernel calls, it makes the same untimed calls. On a CPU,
+    the result excludes disturbed times.
     """
     for _ in range(_DEVICE.warm_up):
         device.time_ms(prepare())
@@ -84,8 +84,8 @@ def time_eager(judged: JudgedProblem) -> Baseline:
 def _calls(judged: JudgedProblem, buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], Any]:
     """Load the first trial, and return a function that prepares the next call of the reference.
 
-    A model that writes its inputs or buffers, such as a counter, starts each call from the same state. ``buffers``: the
-    model's copy of each buffer, with the original in the judge's memory.
+    Each call starts from the same state, even if the model writes its inputs or buffers, such as a counter.
+    ``buffers``: the model's copy of each buffer, with the original in the judge's memory.
     """
     slot, trial = judged.arena.slots[0], judged.trial(0)
     trial.load(slot)

@@ -24,8 +24,8 @@ from engine.evaluation.sandbox.runner import Runner
 
 T = TypeVar("T")
 Compare = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
-"""A function that compares a slot's results with the expected outputs. The other arguments are the poison, the location
-and a source of fp64 outputs.
+"""A function that compares a slot's results with the expected outputs. The other arguments are the number of the poison
+pattern, a phrase that names the call, and a source of fp64 outputs.
 """
 
 

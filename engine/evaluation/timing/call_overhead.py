@@ -55,7 +55,7 @@ class CallOverhead(Struct):
 class EmptyKernel:
     """An empty kernel on a problem's buffers, built into the cache ``builds``.
 
-    The kernel's process runs as long as the problem is open. If the process ends, the next request starts a new
+    The kernel's process runs as long as the problem is open. If the process ends, the next measurement starts a new
     process.
     """
 

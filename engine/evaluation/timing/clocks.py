@@ -1,7 +1,7 @@
 """Decide how long a call took.
 
 The judge verifies the times that a kernel's process reports. The judge subtracts the overhead of an empty kernel's call
-from its own measurement, and counts the larger of the two times. Therefore a slow clock gives a kernel no advantage,
+from its own measurement, and uses the larger of the two times. Therefore a slow clock gives a kernel no advantage,
 and a very slow clock counts as cheating. Threat: ``clock``.
 """
 
@@ -17,19 +17,19 @@ from engine.evaluation.rejection import Rejected
 from engine.evaluation.timing.call_overhead import CallOverhead
 
 MISREPORT = "misreports its time"
-COUNTS_INSTEAD = "the judge's time counts"
+COUNTS_INSTEAD = "the verdict uses the judge's time"
 _CLOCK = POLICY.clock
 
 
 class CallLimits(Struct, frozen=True):
     """The allowed difference between the judge's time and the reported time, in milliseconds.
 
-    ``kind``: "cpu" or "cuda". ``overhead``: calls of an empty kernel between the kernel's calls. During timing, the
-    list of these calls grows, and the allowances change accordingly. ``copy_ms``: the judge's time for copying a Python
-    kernel's outputs; 0 without a copy, None for compiled kernels. ``copied``: the number of outputs that a Python
-    kernel's process checks and copies. ``binds_ms``: the judge's times for binding a model's weights to a slot; this
-    list grows, too. ``untimed``: the number of untimed calls before each single call. ``least_ms``: the time between
-    two events around almost no work.
+    ``kind``: "cpu" or "cuda". ``overhead``: the overhead of the empty-kernel calls that the judge makes between the
+    kernel's calls. During timing, the list of these calls grows, and the allowances change accordingly. ``copy_ms``:
+    the judge's time for copying a Python kernel's outputs; 0 without a copy, None for compiled kernels. ``copied``: the
+    number of outputs that a Python kernel's process checks and copies. ``binds_ms``: the judge's times for binding a
+    model's weights to a slot; this list grows, too. ``untimed``: the number of untimed calls before each single call.
+    ``least_ms``: the minimum time of any GPU call; 0 on a CPU.
     """
 
     kind: str
@@ -93,8 +93,8 @@ class CallLimits(Struct, frozen=True):
         return beside
 
     def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:
-        """Return the maximum milliseconds per call in a batch that are consistent with ``claimed_ms``, allowing for
-        colder buffers.
+        """Return the longest time per call in a batch that is consistent with ``claimed_ms``, in milliseconds, allowing
+        for colder buffers.
 
         ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: whether calls on the same buffers took
         ``claimed_ms``. If so, only a kernel that skips repeated calls can hide time.
@@ -103,7 +103,9 @@ class CallLimits(Struct, frozen=True):
         return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms
 
     def allowed_queued_ms(self, claimed_ms: float, count: int) -> float:
-        """Return the maximum milliseconds for each of ``count`` queued GPU calls, excluding the time for queuing."""
+        """Return the longest allowed time of each of ``count`` queued GPU calls in milliseconds, excluding the time for
+        queuing.
+        """
         beside = _CLOCK.queued_beside_ms / count + _CLOCK.output_copy * (self.copy_ms or 0.0)
         return _CLOCK.queued_factor * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
 
@@ -121,4 +123,4 @@ def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, c
         raise Rejected("cheating", MISREPORT, said)
     if counted <= _CLOCK.remarked * reported:
         return ""
-    return f"{'a busy machine' if contended else MISREPORT}: {said}; {COUNTS_INSTEAD}"
+    return f"{'busy machine' if contended else MISREPORT}: {said}; {COUNTS_INSTEAD}"

@@ -20,7 +20,7 @@ _current_core = ctypes.CDLL(None).sched_getcpu  # Python's os module lacks this 
 
 
 def processor_s(pid: int | None) -> float:
-    """Return the processor time of all threads of a process, in seconds, or 0 after the end of the process."""
+    """Return the processor time of all threads of a process, in seconds, or 0 if the process has ended."""
     if pid is not None:
         # This number is the process's CPUCLOCK_SCHED clock; see include/linux/posix-timers_types.h in Linux.
         with contextlib.suppress(OSError):
@@ -29,11 +29,10 @@ def processor_s(pid: int | None) -> float:
 
 
 def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
-    """Return, for each live thread of a process, the seconds that it has run and the seconds that it has waited for a
-    core.
+    """Return how many seconds each live thread of a process has run, and how many it has waited for a core.
 
-    See /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in Linux). The result is empty after the
-    end of the process, and on systems without this file.
+    See /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in Linux). The result is empty if the
+    process has ended, and on systems without this file.
     """
     found: dict[str, tuple[float, float]] = {}
     if pid is not None:
@@ -45,7 +44,7 @@ def schedule_of(pid: int | None) -> dict[str, tuple[float, float]]:
 
 
 class CpuContention:
-    """Processor use of other programs, and the kernels' waits for a core, since the creation of this object.
+    """Processor use by other programs, and the kernels' waits for a core, since this object was created.
 
     ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive when ``share`` is
     called.
@@ -66,11 +65,12 @@ class CpuContention:
         return max(0.0, others - (os.cpu_count() or 1) / _TICKS_PER_S) / available if available > 0 else 0.0
 
     def disturbed(self) -> bool:
-        """Return whether other programs used more than the share ``BUSY`` of all cores, or a kernel's thread waited for
-        a core for more than this share of the time.
+        """Return whether other programs' processor use, or a kernel thread's wait for a core, exceeds the share
+        ``BUSY``.
 
-        Two threads of a kernel can share a core while another core is idle. A process with more busy threads than cores
-        makes its own threads wait, so its waits do not count.
+        The former is a share of all cores, the latter a share of the elapsed time. Two threads of a kernel can share a
+        core while another core is idle. A process with more busy threads than cores makes its own threads wait, so the
+        method ignores its waits.
         """
         least_s = BUSY * (time.monotonic() - self._start)
         return self.share() > BUSY or any(

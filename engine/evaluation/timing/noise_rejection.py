@@ -1,7 +1,7 @@
 """Drop pairs of calls that other programs slowed on a CPU. All functions are pure.
 
-Other programs and virtual machines take cores, caches and bandwidth for milliseconds or minutes. Such disturbances only
-add time, and they slow the reference and the kernel differently.
+Other programs and virtual machines compete for cores, caches and bandwidth, for milliseconds or minutes at a time. Such
+disturbances only add time, and they slow the reference and the kernel differently.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def undisturbed_times(times_ms: Sequence[float]) -> list[float]:
 def undisturbed(*processes: Pairs) -> list[Pairs]:
     """Return each process's undisturbed pairs or, if too few remain, its least disturbed pairs.
 
-    The reference's times, pooled over all processes, determine the share of disturbed calls. The same share of the
-    kernel's calls, the slowest by the judge's clock, counts as disturbed. Therefore erratic times give a kernel no
-    advantage.
+    The reference's times, pooled over all processes, determine the share of disturbed calls. The function treats the
+    same share of the kernel's calls, the slowest by the judge's clock, as disturbed. Therefore erratic times give a
+    kernel no advantage.
 
-    The function treats each order within a pair separately, because the second call finds other data in the caches.
+    The function treats each order within a pair separately, because the second call finds different data in the caches.
     """
     together = Pairs.pooled(processes)
     limits_ms = [_limit_ms([together.reference_ms[index] for index in indices]) for indices in _by_order(together)]

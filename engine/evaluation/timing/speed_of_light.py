@@ -20,7 +20,9 @@ _DEVICE = POLICY.device
 
 
 class Peaks:
-    """A device's peaks: memory bandwidth and arithmetic rate. Reading an unknown peak measures it."""
+    """A device's peaks: memory bandwidth and arithmetic rate. Each property measures its peak when first read, if the
+    peak is unknown.
+    """
 
     def __init__(
         self, device: JudgeDevice, known_bandwidth_gbs: float | None = None, known_gflops: float | None = None
@@ -39,15 +41,15 @@ class Peaks:
 
     @property
     def gflops(self) -> float:
-        """The peak rate of matrix products, and on a CPU of convolutions, in GFLOP/s."""
+        """The peak rate of matrix products (on a CPU, also of convolutions) in GFLOP/s."""
         if self._gflops is None:
             self._gflops = peak_gflops(self._device)
         return self._gflops
 
 
 def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
-    """Return the bandwidth of a copy of ``nbytes`` in GB/s, reads plus writes. The function uses the fastest of several
-    copies, because the result is a bound.
+    """Return the bandwidth of copying ``nbytes``, in GB/s, counting reads and writes. The function uses the fastest of
+    several copies, because the result is a bound.
     """
     elements = max(nbytes // 4, 1024)
     # Drawing random numbers would take longer than all copies.
@@ -62,9 +64,9 @@ def peak_gflops(device: JudgeDevice) -> float:
     """Return the peak rate of matrix products in GFLOP/s. The function uses the fastest of several products, because
     the result is a bound.
 
-    On a GPU, the products run on tensor cores. Smaller products, and products in bf16, sometimes run faster.
-    A CPU's peak also comes from a convolution, because PyTorch's convolution library may use wider vectors than its
-    library for matrix products.
+    On a GPU, the products run on tensor cores. Smaller products, and products in bf16, are sometimes faster, so the
+    function tries them too. On a CPU, the function also times a convolution, because PyTorch's convolution library may
+    use wider vectors than its library for matrix products.
     """
     size = int(_DEVICE.matrix[device.kind])
     sizes = (size // 2, size)
@@ -107,8 +109,8 @@ def sol_ms(problem: ProblemSpec, device: JudgeDevice, peaks: Peaks, tolerances: 
     """Return the lower bound on the time for the problem's bytes and operations, in milliseconds.
 
     On a CPU, the bandwidth comes from a copy as large as the problem, because all of the problem's data may fit in the
-    caches. Every device computes more operations per second than it copies bytes, so a problem with few operations
-    needs no measured rate.
+    caches. Every device performs more operations per second than it copies bytes, so the function does not measure the
+    rate for a problem with few operations.
     """
     if device.cuda:
         bandwidth_gbs = peaks.bandwidth_gbs

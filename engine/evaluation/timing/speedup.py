@@ -12,7 +12,7 @@ from engine.session.records.verdict import Verdict
 
 
 def counted(kind: str, pairs: Pairs) -> Pairs:
-    """Return the pairs of one process that count toward the speedup: all pairs on a GPU, the undisturbed pairs on a
+    """Return the pairs of one process that count toward the speedup: all pairs on a GPU, or the undisturbed pairs on a
     CPU.
     """
     return undisturbed(pairs)[0] if kind == "cpu" else pairs

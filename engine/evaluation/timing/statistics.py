@@ -1,7 +1,7 @@
 """Statistics of paired timings. All functions are pure.
 
-Reference and kernel run in pairs on the same data, in random order. The speedup estimate is the median of the pairs'
-ratios, corrected for the order within each pair. The interval of the estimate uses order statistics (binomial,
+The reference and the kernel run in pairs on the same data, in random order. The speedup estimate is the median of the
+pairs' ratios, corrected for the order within each pair. The interval of the estimate uses order statistics (binomial,
 distribution-free).
 """
 
@@ -46,10 +46,11 @@ def interval_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int
 
 
 def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> list[float]:
-    """Return the pairs' ratios, corrected for the order within a pair. The second call finds other data in the caches.
+    """Return the pairs' ratios, corrected for the order within a pair.
 
-    The function shifts the ratios of both orders to the geometric mean of their medians, by at most
-    ``StatisticsPolicy.order``. The orders differed by 8% in one measurement on two cores.
+    The second call finds different data in the caches. The function scales the ratios of both orders toward the
+    geometric mean of their medians, by at most a factor of ``StatisticsPolicy.order``. The orders differed by 8% in one
+    measurement on two cores.
     """
     groups = [
         [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)
@@ -121,9 +122,9 @@ def over_processes(counting: Sequence[Pairs], processes: Sequence[Pairs]) -> tup
     """Return the median ratio with an interval that also covers the median of each process.
 
     Pairs from a single process do not show the variation between processes. ``counting``: each process's pairs that
-    count toward the speedup, chosen among all processes. ``processes``: each process's pairs, chosen without the other
-    processes: all pairs on a GPU, the undisturbed pairs on a CPU. A process with few pairs in ``counting`` contributes
-    its median in ``processes``.
+    count toward the speedup, selected with the times of all processes. ``processes``: each process's pairs, selected
+    with only its own times: all pairs on a GPU, or the undisturbed pairs on a CPU. A process with few pairs in
+    ``counting`` contributes the median of its pairs in ``processes``.
     """
     middle, low, high = median_interval(Pairs.pooled(counting).ratios)
     medians = [

@@ -25,9 +25,9 @@ _CLOCK = POLICY.clock
 class WallClockProbe:
     """Time one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
 
-    ``contended``: whether other programs use the processor; an undisturbed batch then takes more attempts. The probe
-    sets ``contended`` if other programs disturbed the batches in every attempt. All methods raise ``RunnerEnded``, and
-    ``Rejected`` if a call of a batch returns wrong outputs.
+    ``contended``: whether other programs use the processor; the probe then makes more attempts to time an undisturbed
+    batch. The probe sets ``contended`` if other programs disturbed the batches in every attempt. All methods raise
+    ``RunnerEnded``, and ``Rejected`` if a call in a batch returns wrong outputs.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class WallClockProbe:
         self.calls, self.runs_ms = 0, 0.0
 
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return the milliseconds by which a call exceeds ``claimed_ms``, and the evidence in words.
+        """Return a call's excess over ``claimed_ms`` in milliseconds, and the evidence in words.
 
         Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
         timing. The probe then repeats the batches with more attempts, and uses the smallest excess.
@@ -59,28 +59,30 @@ class WallClockProbe:
         return least
 
     def _excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return the milliseconds by which a call exceeds ``claimed_ms``, and the evidence in words.
+        """Return a call's excess over ``claimed_ms`` in milliseconds, and the evidence in words.
 
-        The first case that applies decides. If calls are longer than ``batch_below_ms``, single calls suffice. If there
-        is only one buffer set, the probe times calls on the same buffers. A model that writes its inputs or buffers
-        permits only one call per load, so the probe never repeats such calls. If a GPU can queue calls, the probe times
-        queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two calls
-        and of all slots. It then uses the larger of two times: the long batch's time per call, and the time per
+        The method uses the first case that applies. If calls are longer than ``batch_below_ms``, single calls suffice.
+        If there is only one buffer set, the probe times calls on the same buffers. If the model writes its inputs or
+        buffers, each load permits only one call, so the probe never repeats calls. If a GPU can queue calls, the probe
+        times queued calls. If a compiled GPU kernel's ``launch`` waits for the device, the probe times batches of two
+        calls and of all slots. It then uses the larger of two times: the long batch's time per call, and the time per
         additional call. Otherwise, the probe times calls on the same buffers and calls on separate buffers, and uses
-        the larger excess. If a Python kernel on a CPU has no excess in either measurement, the probe times
-        calls on alternating buffers, too.
+        the larger excess. If a Python kernel on a CPU has no excess in either measurement, the probe times calls on
+        alternating buffers, too.
         """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
         once = self._problem.mutates
         if self._slots < 2:
-            return (0.0, "the model permits no batch") if once else self._warm_batches(claimed_ms, limits)
+            return (0.0, "the model does not permit batched calls") if once else self._warm_batches(claimed_ms, limits)
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
             return queued
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             each_ms = self._waiting_ms(limits)
-            return max(0.0, each_ms - claimed_ms), f"launch() waits for the device: batched calls took {each_ms:.4g} ms"
-        warm_ms, words = (0.0, "the model permits no repeats") if once else self._warm_batches(claimed_ms, limits)
+            words = f"launch() waits for the device: batched calls took {each_ms:.4g} ms each"
+            return max(0.0, each_ms - claimed_ms), words
+        unrepeated = (0.0, "the model does not permit repeated calls")
+        warm_ms, words = unrepeated if once else self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0 and not once)
         repeats = self._slots < _CLOCK.between_calls
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0 and not (once and repeats):
@@ -173,7 +175,7 @@ class WallClockProbe:
     def _waiting_ms(self, limits: CallLimits) -> float:
         """Return the time per call in milliseconds if ``launch`` waits for the GPU.
 
-        The difference between a long and a short batch contains no overhead of the batch itself. A kernel that delays
+        The difference between a long and a short batch does not include the batch's own overhead. A kernel that delays
         short batches could shrink this difference, so the method returns the larger result.
         """
         count, reported_ms, wall_ms = self._slots, *self._fastest_batch(self._slots)

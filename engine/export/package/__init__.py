@@ -1,4 +1,5 @@
-"""Export kernels as a Python wheel: specifications and sources enter; a wheel with PyTorch operators leaves.
+"""Export kernels as a Python wheel. The input is specifications and sources; the result is a wheel with PyTorch
+operators.
 
-Each exported package contains the module ``runtime``, but no other code of kernel-tui.
+Each exported package contains the module ``runtime`` but no other kernel-tui code.
 """

@@ -20,7 +20,7 @@ _BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_
 
 
 async def built_library(problem: ProblemSpec, language: Language, source: str, arch: str) -> bytes:
-    """Compile a kernel with the flags of a search, and return its library. Raises ``ExportError`` and
+    """Compile a kernel with the flags that a search uses, and return its library. Raises ``ExportError`` and
     ``NoCompiler``.
     """
     library, report = await build(source, language, derive_header(problem, language), arch, default_cache())
@@ -30,7 +30,7 @@ async def built_library(problem: ProblemSpec, language: Language, source: str, a
 
 
 def processor_features() -> frozenset[str]:
-    """Return this processor's features that a kernel built on this machine may need."""
+    """Return the features of this processor that a kernel built here may need."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("flags", "Features")):
             return frozenset(one for one in line.partition(":")[2].split() if CPU_FEATURES.match(one))

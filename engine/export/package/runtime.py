@@ -1,4 +1,4 @@
-"""Kernels as PyTorch operators. kernel-tui wrote this package; it needs PyTorch, but neither kernel-tui nor a compiler.
+"""Kernels as PyTorch operators. kernel-tui wrote this package, which requires PyTorch but not kernel-tui or a compiler.
 
 An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
 model. Every call therefore computes what the reference computes.
@@ -22,7 +22,7 @@ from torch import nn
 from torch.func import functional_call
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
-"""Alignment of tensors in bytes, which PyTorch's allocators guarantee. An operator copies an unaligned view before it
+"""Tensor alignment, in bytes, that PyTorch's allocators guarantee. An operator copies an unaligned view before it
 launches the kernel.
 """
 try:
@@ -92,7 +92,7 @@ class Target(NamedTuple):
 
 
 class Operator:
-    """A kernel behind ``torch.ops.PACKAGE.NAME``, for the tensors ``inputs`` and ``weights`` in this order.
+    """A kernel behind ``torch.ops.PACKAGE.NAME``, which takes the tensors ``inputs`` and then ``weights``.
 
     ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are the numeric
     arguments of ``forward``. ``backward`` is the operator that computes the gradients from the outputs' gradients and
@@ -152,7 +152,7 @@ class Operator:
     # Forward
 
     def _dispatch(self, keyset: Any, *tensors: torch.Tensor) -> Any:
-        """Run the operator, and record gradients if autograd needs them.
+        """Run the operator, and record the call for autograd if a tensor requires gradients.
 
         ``torch.library.register_autograd`` would dispatch a second time, which takes several microseconds.
         """
@@ -317,7 +317,7 @@ def same_arguments(given: Sequence[Any], built: Sequence[Any]) -> bool:
 
 
 def _skeleton(reference: ModuleType) -> nn.Module:
-    """Create the reference model without memory for its weights, which each call supplies."""
+    """Create the reference model, if possible without allocating its weights, because each call supplies them."""
     arguments = list(getattr(reference, "get_init_inputs", list)())
     try:
         with torch.device("meta"):

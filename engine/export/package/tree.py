@@ -1,4 +1,4 @@
-"""The files of an exported package: one module per kernel, its reference, its source and its library. Pure."""
+"""The files of an exported package. For each kernel, these are a module, the reference, the source and the library."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
 class PackagedKernel(Struct, frozen=True):
     """A kernel to export. ``library``: the built library. ``arch``: the library's GPU architecture, or "".
 
-    ``features`` are the features of the processor that built a C++ kernel. ``backward``: id of the problem with the
-    backward kernel, or "".
+    ``features``: the processor features that a C++ kernel may need. ``backward``: id of the problem with the backward
+    kernel, or "".
     """
 
     problem: ProblemSpec
@@ -193,10 +193,10 @@ def {name}({parameters}) -> Any:
 
 
 class {_class_name(name)}({name}_reference.Model):  # type: ignore[misc,name-defined]
-    """The reference model with the kernel as its ``forward``. It loads the reference's ``state_dict``.
+    """The reference model with the kernel as its ``forward``. It accepts the reference's ``state_dict``.
 
     Without arguments, the constructor uses the arguments that the kernel was compiled for. With other arguments,
-    ``forward`` is the reference's.
+    ``forward`` runs the reference.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -280,7 +280,7 @@ def _optional(forward: ast.FunctionDef) -> list[str]:
 
 
 def _default(argument: str) -> str:
-    """Return the default of an argument of ``forward`` as text, which may use names of the reference's file."""
+    """Return an expression that looks up the default of an argument of ``forward`` in the package's reference."""
     return f'_DEFAULTS["{argument}"]'
 
 
@@ -331,11 +331,11 @@ def _readme(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str,
     for kernel in kernels:
         name = names[kernel.problem.id]
         inputs = "; ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in kernel.problem.inputs)
-        target = kernel.arch or "this processor's features"
+        target = kernel.arch or "the build machine's processor"
         rows.append(f"| `{package}.{name}` | {inputs} | {target} | {_docstring(kernel.about)} |")
     return f"""# {package}
 
-PyTorch operators with kernels that kernel-tui found. The package needs no compiler.
+PyTorch operators with kernels that kernel-tui found. The package does not require a compiler.
 
 | operator | tensors | built for | kernel |
 |---|---|---|---|

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def expected(problem: ProblemSpec) -> Expected:
-    """Fill the problem's tensors with numbers distributed like their own values, and run the reference on them."""
+    """Generate tensors with the statistics of the problem's own tensors, and run the reference on them."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = ProblemModule(problem.source, problem.path)
     with OnDevice("cpu"), torch.no_grad():

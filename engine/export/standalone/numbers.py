@@ -39,7 +39,9 @@ class Expected(Struct, frozen=True):
 
 
 def bits(numpy: Any, start: int, count: int, seed: int) -> Any:
-    """Return ``count`` outputs of SplitMix64, seeded with ``seed``, from output ``start``, as a NumPy uint64 array."""
+    """Return ``count`` outputs of SplitMix64, seeded with ``seed``, as a NumPy uint64 array that begins with output
+    ``start``.
+    """
     with numpy.errstate(over="ignore"):
         state = numpy.arange(start + 1, start + count + 1, dtype=numpy.uint64) * numpy.uint64(STEP)
         state += numpy.uint64(seed)

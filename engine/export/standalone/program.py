@@ -1,4 +1,6 @@
-"""Write the standalone program: header, kernel, and a ``main`` that fills, runs, checks and times."""
+"""Write the standalone program: header, kernel, and a ``main`` that fills inputs, and runs, checks and times the
+kernel.
+"""
 
 from __future__ import annotations
 

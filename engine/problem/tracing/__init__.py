@@ -1,1 +1,1 @@
-"""Trace a model to a graph of ATen operators without computing any values. Imports torch."""
+"""Trace a model into a graph of ATen operators without computing any values. Imports torch."""

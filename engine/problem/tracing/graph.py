@@ -46,8 +46,8 @@ def nodes_of(graph: fx.Graph, placeholder_names: list[str]) -> tuple[GraphNode, 
     elements.
 
     Placeholders have the names of the specification's tensors. ``inf``, ``-inf`` and ``nan`` become strings, because
-    JSON has no such numbers. A write to a buffer is an ``aten.copy_.default`` whose first argument is the buffer's
-    placeholder.
+    JSON cannot represent them as numbers. A write to a buffer is an ``aten.copy_.default`` whose first argument is the
+    buffer's placeholder.
     """
     names: dict[fx.Node, str] = {}
     taken = set(placeholder_names)

@@ -49,9 +49,9 @@ class _Limit(TorchDispatchMode):
 
 
 class _Watched(nn.Module):
-    """A model that records the names of the buffers that ``forward`` replaces with new tensors (``replaced``).
+    """A wrapper for a model. ``replaced`` lists the names of the buffers that ``forward`` replaced with new tensors.
 
-    A buffer that changes its dtype does not count, because models convert constants that way.
+    The wrapper ignores a replacement with a different dtype, because models convert constants that way.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -113,7 +113,7 @@ class Traced(Struct, frozen=True):
 def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
     """Build the model and its inputs without allocating their memory.
 
-    A constructor or ``get_inputs`` that reads tensor values runs on real tensors. The function then converts these
+    A constructor or ``get_inputs`` that reads tensor values runs on real tensors. ``build_fake`` then converts these
     tensors to fake tensors.
     """
     with OnDevice("cpu"):
@@ -253,13 +253,13 @@ def _are_equal(some: list[Any], others: list[Any]) -> bool:
 
 
 def _is_read(placeholder: fx.Node) -> bool:
-    """Return whether the model reads a tensor, instead of only overwriting the tensor."""
+    """Return whether the model reads a tensor, rather than only overwriting it."""
     copies = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
     return any(user.target not in copies or placeholder in user.args[1:] for user in placeholder.users)
 
 
 def _tidy(graph: fx.Graph) -> None:
-    """Remove all work that a kernel need not do: aliases, dead nodes and in-place updates of temporaries."""
+    """Remove all work that a kernel does not need to do: aliases, dead nodes and in-place updates of temporaries."""
     for node in list(graph.nodes):
         if node.target in _ALIASES:
             node.replace_all_uses_with(node.args[0])

@@ -12,8 +12,8 @@ _KEEPING = "Keep what the idea fixes, and vary what it leaves open, especially s
 
 _CUDA = (
     _ANY,
-    "Choose a decomposition of the work other than the obvious one: other tile and block shapes, another loop order, "
-    f"or another mapping of threads to data. {_KEEPING}",
+    "Choose a non-obvious decomposition of the work: different tile and block shapes, a different loop order, or a "
+    f"different mapping of threads to data. {_KEEPING}",
     "Aim for memory-level parallelism: more independent loads in flight per thread (unrolling, wider loads, "
     "asynchronous copies), even if occupancy falls.",
     "Aim for occupancy and balance: fewer registers and less shared memory per block, and a grid that fills every SM "
@@ -23,19 +23,19 @@ _CUDA = (
 )
 _CPU = (
     _ANY,
-    "Choose a decomposition of the work other than the obvious one: other block sizes, another loop order, or "
-    f"another split between threads. {_KEEPING}",
+    "Choose a non-obvious decomposition of the work: different block sizes, a different loop order, or a different "
+    f"split across threads. {_KEEPING}",
     "Target the vector units: several independent accumulators, no branches, and contiguous loads that the compiler "
     "reliably turns into full-width instructions.",
     "Target the caches: do all work on a block while it is in L1 or L2, and write each output once.",
     "Aim for few instructions: precomputed indices, cheap approximations within the tolerance, no repeated work.",
     "Be bold: combine the idea with one other change that it makes possible.",
 )
-_PYTHON = (_ANY, f"Choose a decomposition of the work other than the obvious one. {_KEEPING}", _CUDA[-1])
+_PYTHON = (_ANY, f"Choose a non-obvious decomposition of the work. {_KEEPING}", _CUDA[-1])
 _TRITON = (
     _ANY,
-    "Choose a decomposition of the work other than the obvious one: other block shapes, another loop order, or several "
-    f"rows or tiles per program. {_KEEPING}",
+    "Choose a non-obvious decomposition of the work: different block shapes, a different loop order, or several rows "
+    f"or tiles per program. {_KEEPING}",
     "Aim for memory-level parallelism: larger blocks, a larger `num_stages`, and loads well before their use.",
     "Aim for occupancy and balance: smaller blocks, another `num_warps`, and a grid that fills every SM in whole "
     "waves.",
@@ -46,7 +46,7 @@ _TRITON = (
 
 
 VARIANTS = "variants"
-"""Key in an idea's ``data``. The value lists the model's proposed ways to write the idea's kernel."""
+"""Key in an idea's ``data``. The value lists the kernel variants that the model proposed for the idea."""
 
 
 def approach(language: Language, number: int, idea: IdeaDraft | None = None) -> str:

@@ -31,9 +31,7 @@ SIBLINGS = 3
 _EXAMPLE_CHARS = 6_500
 _DIFF_CHARS = 4_000
 _LEADER_CHARS = 400
-"""Maximum number of characters of a leader's idea in a prompt. The leader's source shows the rest, and long ideas crowd
-out measurements.
-"""
+"""Maximum number of characters of a leader's idea in a prompt. Longer ideas crowd out measurements."""
 _IDEA_CHARS = 180
 _FURTHER_IDEA_CHARS = 110
 """Maximum number of characters of an earlier idea that is neither for the parent nor for one of its ancestors."""
@@ -41,7 +39,7 @@ MOST_WORKED = 3
 """Maximum number of ideas from other problems and sessions in a prompt."""
 _AHEAD = 1.05
 """Minimum ratio of the parent's time to another kernel's time at which a prompt shows the other kernel's source.
-Smaller ratios are often ties in a runoff.
+Closer kernels often tie in a runoff.
 """
 _SHORTER = 0.7
 """Maximum ratio of a diff's length to a source's length at which the diff replaces the source."""
@@ -100,7 +98,7 @@ def device_lines(task: Task) -> list[str]:
         of_this_size = " (at this problem's size)" if bandwidth != device.bandwidth_gbs else ""
         lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")
     if device.peak_gflops:
-        how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product or convolution"
+        how = "fp16 tensor-core matrix product" if device.kind == "cuda" else "fp32 matrix product or convolution"
         lines.append(f"measured rate of a large {how}: {device.peak_gflops:,.0f} GFLOP/s")
     limits = ARCHITECTURES.get(device.arch.rstrip("af")) if device.kind == "cuda" else None
     if limits is not None:
@@ -220,8 +218,8 @@ def fastest(board: Board, parent: Kernel | None) -> Kernel | None:
 
 
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
-    """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than a
-    single kernel.
+    """Return the fastest correct kernels, one per idea except the parent's. Several good kernels help a model more than
+    a single one.
     """
     chosen: list[Kernel] = []
     for kernel in by_speed(board.kernels):
@@ -248,9 +246,9 @@ def earlier_repairs(board: Board) -> list[Kernel]:
 
 
 def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | None:
-    """Return the correct kernel from which ``failed`` descends, and the diff from its source to that of ``failed``.
+    """Return the nearest correct ancestor of ``failed``, and the diff from its source to that of ``failed``.
 
-    Returns None if there is no such kernel or if the diff is too long to help.
+    Returns None if there is no correct ancestor or if the diff is too long to help.
     """
     by_name = {kernel.variant: kernel for kernel in board.kernels}
     ancestors = (by_name[name] for name in board.lineage[1:] if name in by_name)
@@ -287,7 +285,7 @@ def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
 def worked_elsewhere(task: Task, board: Board) -> list[WorkedIdea]:
     """Return ideas that made kernels of similar problems faster, the most similar problems first.
 
-    Similar problems share operators. An untraced reference counts as similar to all problems. Each combination of
+    Similar problems share operators. If the reference is untraced, all problems are similar. Each combination of
     methods appears once. The result omits combinations that the problem's search has tried.
     """
     own = operators_of(task.problem)

@@ -1,4 +1,4 @@
-"""The interface to all providers' language models: send a prompt, and receive a text and its token usage.
+"""The interface to all providers' language models: send a prompt, and get a reply and its token usage.
 
 A client makes exactly one attempt per call. ``calls.retrying_caller`` handles retries, spending and recording.
 """
@@ -74,8 +74,8 @@ class CallFailed(Exception):
 
 
 class ModelClient(Protocol):
-    """The interface of a client for one model. ``model`` is the requested name. ``limit`` is the maximum number of
-    output tokens per call.
+    """The interface of a client for one model. ``model`` is the model name in requests. ``limit`` is the maximum number
+    of output tokens per call.
     """
 
     provider: str

@@ -15,7 +15,7 @@ from engine.session.records.verdict import Launch, Verdict
 _CLEAR = 0.6
 """Minimum share of a peak at which the peak limits a kernel."""
 _NO_BOUND = 1.02
-"""Share of a measured peak above which a kernel shows that the peak is no bound. The machine may have been busy during
+"""Share of a measured peak above which the peak is evidently not an upper bound. The machine may have been busy during
 the measurement, the data may stay in caches, or the kernel may do fewer operations than the reference.
 """
 _LAUNCH_MS = 0.006
@@ -28,9 +28,11 @@ TELLING = {
     "asynchronous copies (cp.async)",
     "local memory accesses (spills)",
 }
-"""Instruction kinds that a profile always counts, because a single one does much work or costs much time."""
+"""Instruction kinds that a profile always lists, because even one instruction does a lot of work or takes a lot of
+time.
+"""
 _LEAST_KIND = 0.005
-"""Minimum share of a kernel's instructions that any other kind must have to be part of the profile."""
+"""Minimum share of a kernel's instructions at which the profile lists any other kind."""
 _MOST_KINDS = 9
 """Maximum number of other instruction kinds in a profile."""
 _MOST_LAUNCHES = 2
@@ -46,8 +48,8 @@ def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[st
     """Return a kernel's profile with one fact per line. Include the bottleneck only if hardware counters or the
     kernel's time are known.
 
-    ``brief`` shortens the profile for prompts that ask for a kernel: fewer counters and launches, and without
-    counters only telling instructions.
+    ``brief`` shortens the profile for prompts that ask for a kernel: the main counters, one launch and, if there
+    are no counters, the ``TELLING`` instructions.
     """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
@@ -169,6 +171,6 @@ def _instructions_line(counts: dict[str, int], most: int) -> str:
     least = _LEAST_KIND * counts["instructions"]
     others = [kind for kind, count in kinds if kind not in TELLING and count >= least][:most]
     named = ", ".join(f"{count:,} {kind}" for kind, count in kinds if kind in TELLING or kind in others)
-    return f"machine code, loops counted once: {counts['instructions']:,} instructions" + (
-        f", of which {named}" if named else ""
+    return f"machine code (static counts): {counts['instructions']:,} instructions" + (
+        f", including {named}" if named else ""
     )

@@ -60,7 +60,7 @@ def language_of(idea: IdeaDraft, parent: Kernel | None) -> object:
 
 
 def ideas_schema(task: Task) -> dict[str, Any]:
-    """Return the schema of a reply with ideas. If the problem has several languages, each idea names its language."""
+    """Return the schema of a reply with ideas. If the task allows several languages, each idea names its language."""
     if len(task.allowed) == 1:
         return IDEAS_SCHEMA
     item = IDEAS_SCHEMA["properties"]["ideas"]["items"]

@@ -1,4 +1,4 @@
-"""Look up recorded replies, which resumed sessions reuse and replays need."""
+"""Look up recorded replies, which the engine reuses after a resume, and which replays need."""
 
 from __future__ import annotations
 

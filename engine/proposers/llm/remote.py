@@ -1,4 +1,4 @@
-"""Request replies from a remote model, and reuse recorded replies, so that no reply costs money twice."""
+"""Request replies from a remote model, and reuse recorded replies, so that you never pay for a reply twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from engine.session.state.session_state import SessionState
 class Remote:
     """Send prompts through a :class:`Caller`, which handles retries, spending and recording.
 
-    ``variable`` names the environment variable with the model's key, or is None if the model needs no key.
+    ``variable`` names the environment variable with the API key, or is None if the model does not need a
+    key.
     """
 
     awaited = 0
@@ -56,9 +57,12 @@ class Remote:
         if kind == "no_program":
             return "install the program, then resume the session"
         if kind == "quota":
-            return "check the account's quota or payment, then resume the session"
+            return "check the account's quota and billing, then resume the session"
         if self._variable is None:
-            return "set key_env in the config to the variable that contains the model's key, then start a new session"
+            return (
+                "set key_env in the config to the name of the environment variable with the API key, then start a new "
+                "session"
+            )
         return f"set {self._variable} to a valid key, then resume the session"
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
 """Parse language models' replies defensively: ideas from JSON, and a kernel from one fenced block.
 
 A reply may contain anything: prose, HTML, megabytes of text, or half a kernel. The parser either extracts the answer or
-raises :class:`Unusable` with the reason. The parser raises no other exception. Parsing takes time linear in the length
-of the reply.
+raises :class:`Unusable` with the reason. The parser does not raise any other exception. Parsing takes time linear in
+the length of the reply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_TRIES = 400
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _BACKSLASH = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-"""A valid escape in JSON (group 1), or a backslash that begins no valid escape."""
+"""A valid escape in JSON (group 1), or a backslash that does not begin a valid escape."""
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _HTML = re.compile(r"\s*(<!doctype\s+html|<html\b|<head\b|<body\b)", re.IGNORECASE)
 _DEFINES_LAUNCH = re.compile(r"\blaunch\s*\(")
@@ -68,7 +68,7 @@ class Unusable(Exception):
 
 class ReadIdea(Struct, frozen=True):
     """An idea as parsed from a reply. ``bottleneck``, ``method`` and ``variants`` may be empty. A variant is a way to
-    write the idea's kernel. ``language`` is None if the reply names no known language.
+    write the idea's kernel. ``language`` is None if the reply does not name a known language.
     """
 
     category: str
@@ -99,7 +99,7 @@ def read_ideas(reply: Reply, count: int) -> list[ReadIdea]:
         raise Unusable("the reply was cut off at the output limit before its first idea was complete")
     if "{" not in text and "[" not in text:
         raise Unusable(f"the reply contains no JSON; it begins: {_beginning(text)}")
-    raise Unusable(f"the reply's JSON contains no idea (an object with a text); it begins: {_beginning(text)}")
+    raise Unusable(f"the reply's JSON contains no idea (an object with `text`); it begins: {_beginning(text)}")
 
 
 def read_kernel(reply: Reply, language: Language) -> str:
@@ -270,7 +270,7 @@ def _category(name: str) -> str:
 
 def _blocks(text: str) -> list[_Block]:
     """Find a text's fenced blocks, as CommonMark defines them. An unclosed block extends to the first line that ends
-    with its fence or, without such a line, to the end of the text.
+    with its fence, or else to the end of the text.
     """
     found: list[_Block] = []
     fence, word = "", ""

@@ -1,4 +1,4 @@
-"""The playbook's vocabulary: program, recipe, transformation, template, pattern.
+"""The playbook's vocabulary: program, recipe, transformation, template, and pattern.
 
 A **pattern** is a class of problems that one kind of **program** describes. A **template** writes one pattern's kernels
 in one language. A **recipe** names a template and makes every choice that the template leaves open. A
@@ -36,8 +36,8 @@ class Recipe(Struct, frozen=True):
     """The choices that determine a kernel: ``template`` (``Template.name``), ``choices``, and the ``opened`` knobs.
 
     ``VariantDraft.data["recipe"]`` stores the recipe as JSON. ``choices`` contains every key that the template reads.
-    Therefore equal choices produce equal sources. Numbers are plain: a choice computed from a named size loses the
-    size's name.
+    Therefore equal choices produce equal sources. Numbers are plain integers: a choice computed from a named size loses
+    the size's name.
     """
 
     template: str
@@ -117,7 +117,7 @@ class Template(ABC):
 
     @abstractmethod
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
-        """Return at least one first kernel. Round 0 tries the first kernels in order."""
+        """Return at least one first kernel. In round 0, the playbook proposes them in this order."""
 
     @abstractmethod
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
@@ -148,6 +148,6 @@ class Pattern(ABC):
 
     @abstractmethod
     def recognize(self, spec: ProblemSpec) -> Program | None:
-        """Return the program for ``spec``, or None if the problem belongs to another pattern. Raises
+        """Return the program for ``spec``, or None if the problem does not match this pattern. Raises
         ``Unsupported``.
         """

@@ -1,7 +1,8 @@
 """The playbook as a proposer.
 
 Input: the problem with its traced graph, the device, and all judged kernels. Output: ideas (first kernels, then
-transformations of a parent) and whole kernel files in C++ or CUDA C++. The playbook uses neither a model nor a network.
+transformations of a parent) and whole kernel files in C++ or CUDA C++. The playbook needs neither a language model nor
+a network.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from engine.session.records.events import Selected
 FIRST = "first:"
 """The prefix of ``data["move"]`` in the playbook's ideas of round 0."""
 TUNED = "_tuned"
-"""The suffix in the name of a first kernel that already has all transformations with a large expected gain."""
+"""The name suffix of a first kernel that already includes all transformations with a large expected gain."""
 MAX_DRAWS = 200
-"""The maximum number of settings to sample in search of new sources. After these, the recipe counts as explored."""
+"""The maximum number of settings to try for one request. After these, the playbook returns fewer kernels than
+requested.
+"""
 
 
 class Playbook:
-    """A proposer that writes kernels from built-in templates. Equal requests produce equal answers.
+    """A proposer that writes kernels from built-in templates. Identical requests produce identical answers.
 
     ``IdeaDraft.data`` contains ``move`` and ``parent_speedup``. ``move`` is the name of a transformation, several names
     joined by "+", or "first:NAME". An idea that a person seeds needs only ``move``. ``VariantDraft.data`` contains
@@ -124,15 +127,15 @@ class Playbook:
                 sources.add(source)
                 found += 1
                 note = "" if before is None else difference(before.choices, base.choices, recipe.choices)
-                if before is not None and _undoes(before, base, recipe):  # The sampled knobs revert the idea.
+                if before is not None and _undoes(before, base, recipe):  # The sampled settings undo the idea.
                     note += f", without {str(idea.data.get('move', '')).replace('_', ' ')}"
                 yield _draft(template, source, recipe, note)
 
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """Rewrite a kernel with wrong outputs in more exact arithmetic. Returns None if the template has no such
-        arithmetic.
+        """Rewrite a kernel that has wrong outputs to use more precise arithmetic. Returns None if the template does not
+        offer more precise arithmetic.
         """
         task = _own(task)
         template, program = _known(task)
@@ -149,7 +152,7 @@ class Playbook:
 
 
 def _own(task: Task) -> Task:
-    """Return the task with parameter names that no variable of a template shadows."""
+    """Return the task with parameters renamed so that template variables do not shadow them."""
     return msgspec.structs.replace(task, problem=with_own_parameters(task.problem))
 
 
@@ -161,8 +164,8 @@ def _permits(task: Task, change: Start | Transformation) -> bool:
 def _starts(template: Template, program: Program, task: Task) -> list[Start]:
     """Return the template's first kernels.
 
-    Most C++ templates start with plain loops, so the list puts the tuned version of these loops first. If the
-    first of these kernels has opened knobs, it already has the fastest known structure, and the list contains no tuned
+    Most C++ templates start with plain loops, so the list puts the tuned version of these loops first. If the first of
+    these kernels has opened knobs, it already has the fastest known structure, and the list does not contain tuned
     versions.
     """
     plain = template.starts(program, task.problem, task.device)
@@ -202,7 +205,7 @@ def _known(task: Task) -> tuple[Template, Program]:
             refusal = lack if template is None else template.refusal(program)
             if template is not None and refusal is None:
                 return template, program
-            reason = str(refusal)  # The last reason counts, because the last pattern, groups, tries all parts.
+            reason = str(refusal)  # Keep the last reason, because the last pattern, groups, tries all parts.
     raise Unsupported(reason or "no pattern matches the problem")
 
 
@@ -227,7 +230,7 @@ def _base(
 
 
 def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
-    """Return the recipe with which a variant's note compares the variant."""
+    """Return the recipe that a variant's note compares the variant with."""
     return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 

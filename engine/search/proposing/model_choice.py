@@ -12,7 +12,7 @@ from engine.search.proposing.proposer_context import own_ideas
 from engine.session.state.session_state import SessionState, VariantState
 
 LEAST_SHARE = 0.1
-"""Share of its weight that a model keeps without any gain."""
+"""Minimum share of its weight that a model keeps."""
 _PRIOR_QUESTIONS = 4.0
 """Weight of the prior, in requests. Each model starts as if it had answered this many requests with the average gain.
 """
@@ -41,9 +41,9 @@ def asked_for(state: SessionState, role: Role) -> dict[str, int]:
 def earned_weights(state: SessionState, role: Role, names: Sequence[str], weights: Sequence[float]) -> list[float]:
     """Scale ``weights`` by each model's speedup gain per dollar for ``role``.
 
-    An answer's gain is the logarithm of its speedup over the problem's best kernel at that time. If a
-    price is unknown or zero, tokens replace dollars. If token counts are missing, answers replace tokens. A model
-    with few requests counts as average. A model without any gain keeps ``LEAST_SHARE`` of its weight.
+    An answer's gain is the logarithm of its speedup over the problem's best kernel at that time. If a price is unknown
+    or zero, tokens replace dollars. If token counts are missing, answers replace tokens. With few requests, a model's
+    gain per dollar stays close to the average. A model keeps at least ``LEAST_SHARE`` of its weight.
     """
     gains, counts = _gains(state, role), asked_for(state, role)
     costs = _costs(state, names, counts)

@@ -142,7 +142,7 @@ def _problem(state: SessionState, name: str | None, node: str | None) -> Problem
         found = state.ideas.get(node) or state.variants.get(node)
         owner = found.problem if found is not None else node
     if not state.problems:
-        raise NothingToAsk("this session has no problem yet; start its search with: kernel-tui resume SESSION")
+        raise NothingToAsk("this session has no problems yet; start its search with: kernel-tui resume SESSION")
     return named_problem(state, owner) if owner is not None else next(iter(state.problems.values()))
 
 

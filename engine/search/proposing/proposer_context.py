@@ -103,7 +103,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of each other problem, if it beats eager and uses one of this problem's languages.
+    """Return other problems' best kernels that beat eager and use one of this problem's languages.
 
     The most closely related problems come first: their traced references share the most operators.
     """
@@ -259,7 +259,7 @@ def answering_model(state: SessionState, site: CallSite) -> str | None:
 def _exhausted(state: SessionState, problem: ProblemState) -> set[str]:
     """Return kernels that were parents in a finished round but got no ideas from any proposer.
 
-    A kernel whose request failed is not among them while the search repeats the request (``AnswerMissing``).
+    Omit kernels whose failed request (``AnswerMissing``) the search will repeat.
     """
     dry: set[str] = set()
     for round_ in problem.rounds:

@@ -183,8 +183,8 @@ class Questions:
     async def _nothing(
         self, proposer: Proposer, round_number: int, purpose: Purpose, subject: str, error: Exception
     ) -> bool:
-        """Record that a proposer gave no answer, and when the search will ask again. Returns False if a limit forbade
-        the request.
+        """Record that a proposer did not answer, and log whether the search will ask again. Returns False if a limit
+        forbade the request.
         """
         if isinstance(error, Spent):
             if error.scope == "problem":

@@ -1,4 +1,4 @@
-"""Find kernels that the search has not tried but a generator such as the playbook can write."""
+"""Find untried kernels that a generator, such as the playbook, can write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def named(proposer: Proposer) -> str:
 async def why_nothing_new(
     context: Context, proposer: Proposer, problem: ProblemState, parent: str | None, transformation: str
 ) -> str | None:
-    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, and name alternatives.
+    """Explain why ``proposer`` cannot write a new kernel for ``transformation`` on ``parent``, and name alternatives.
 
     ``proposer`` must generate kernels instantly, as the playbook does. Returns None if a new kernel exists. Raises
     SessionError.
@@ -68,7 +68,7 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     source.
 
     Returns False if there is no proposer. Also returns False if a proposer reads free text or replays a session,
-    because such a proposer may have a new idea. Raises SessionError.
+    because that proposer may have a new idea. Raises SessionError.
     """
     proposers = context.idea_proposers(problem.id)
     task = context.task(problem)

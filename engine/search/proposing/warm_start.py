@@ -20,7 +20,7 @@ class WarmStart:
     async def seed(self, problem_id: str) -> None:
         """Add the problem's best kernels from earlier sessions to its round 0. Without ``warm_start``, do nothing.
 
-        The judge evaluates each kernel again, because times from another machine or session prove nothing here. Raises
+        The judge evaluates each kernel again, because times from other machines or sessions are not comparable. Raises
         SessionError if the session cannot be written.
         """
         context = self._context

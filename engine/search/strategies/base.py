@@ -76,7 +76,7 @@ def _place(one: Candidate) -> tuple[float, str]:
 def ranking(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Sort by speed: kernels in the latest runoff by ratio, other kernels by speedup relative to the runoff's winner.
 
-    The problem's best kernel comes first if the runoff tied it with the fastest kernel, whose speedup is then less
+    If the best kernel tied with the fastest kernel in the runoff, the best comes first, because its speedup is more
     certain.
     """
     timed = sorted((one for one in candidates if one.runoff_ratio is not None), key=_place)
@@ -133,11 +133,12 @@ def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
 
 
 def why_exhausted(one: Candidate) -> str:
-    return f"no proposer has a new idea for this kernel at {milliseconds(one.ms)}, {one.speedup_words} over eager"
+    return f"no proposer has a new idea for this kernel ({milliseconds(one.ms)}, {one.speedup_words} over eager)"
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
-    """Describe how the times of ``one`` and ``best`` compare in the runoff or, if necessary, by separate verdicts.
+    """Describe how the times of ``one`` and ``best`` compare: in the runoff if it included both, otherwise by their
+    verdicts.
 
     Kernels in a runoff rank relative to the winner's speedup, so a kernel may rank behind another kernel with a lower
     speedup. ``ranked`` contains all candidates in the order of :func:`ranking`.
@@ -150,8 +151,8 @@ def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str
     if one.runoff_ratio is None:
         return f"behind {best.variant}, which leads because of the runoff; {own}"
     winner = next(other for other in ranked if other.runoff_ratio is not None)
-    said = f"its own verdict was {beside(slowdown(one, best))} ({one.speedup_words})"
-    return f"{_in_runoff(one, winner)}, and that {_by_verdicts(winner, best)}; {said}"
+    said = f"by its own verdict, {one.variant} was {beside(slowdown(one, best), best.variant)} ({one.speedup_words})"
+    return f"{_in_runoff(one, winner)}; {winner.variant} was {_by_verdicts(winner, best)}; {said}"
 
 
 def _in_runoff(one: Candidate, best: Candidate) -> str:

@@ -13,9 +13,10 @@ speedup.
 def runoff_leaders(state: SessionState, problem: str, places: int) -> list[VariantState]:
     """Choose the ``places`` fastest kernels, without those that are too slow to win a runoff.
 
-    A kernel is too slow if the 95% interval of its speedup lies clearly below the best kernel's interval. Four kernels
-    always take part: the best, the former best that a new verdict displaced, the last runoff's winner, and the kernel
-    with the shortest time. The shortest time counts because speedups also depend on the reference's time.
+    A kernel is too slow if the 95% interval of its speedup lies clearly below the best kernel's interval. These kernels
+    always take part: the best, the previous best that a verdict displaced, the last runoff's winner, and the kernel
+    with the shortest time. The kernel with the shortest time may not have the highest speedup, because speedups also
+    depend on the reference's time.
     """
     if places < 2 or (found := state.problems.get(problem)) is None:
         return []

@@ -8,8 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 Bottleneck = Literal["memory", "compute", "latency"]
-"""``memory``: DRAM or the caches are nearly saturated. ``compute``: the SMs' pipes are nearly saturated. ``latency``:
-neither is saturated; warps wait for each other, for data or for work.
+"""``memory``: DRAM or the caches limit the kernel. ``compute``: the SMs' pipes limit the kernel. ``latency``: neither
+limits the kernel; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0

@@ -4,7 +4,8 @@ Events are small frozen structs with a ``kind`` tag, stored as JSON rows in the 
 prompts, replies, logs) are blobs, and events refer to blobs by digest. A session's state follows from its events alone
 (``engine.session.state.session_state``). The meaning of a kind never changes; a new meaning gets a new kind.
 
-Node ids: a problem is its slug (``softmax``), a round ``softmax/r2``, an idea ``i12``, a variant ``v34``.
+Node ids: ``softmax`` for a problem (its slug), ``softmax/r2`` for a round, ``i12`` for an idea, and ``v34`` for a
+variant.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer",
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
 NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
-"""Beginning of each ``LogLine`` that announces a final measurement, in the time reserved for such measurements."""
+"""Beginning of each ``LogLine`` that announces a measurement in the reserved part of the time budget."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -72,13 +73,13 @@ class DeviceMeasured(Event, tag="device_measured"):
 
 
 class DeviceJoined(Event, tag="device_joined"):
-    """A device of another host joined or rejoined the search."""
+    """A device on another host joined or rejoined the search."""
 
     device: DeviceFact
 
 
 class DeviceLeft(Event, tag="device_left"):
-    """A device of another host left the search. ``reason`` says why the device left, and which command to type. Other
+    """A device on another host left the search. ``reason`` says why the device left, and which command to type. Other
     devices take over its work.
     """
 
@@ -214,9 +215,9 @@ class ModelCallStarted(Event, tag="model_call_started"):
 class ModelCallFailed(Event, tag="model_call_failed"):
     """An attempt failed. ``wait_s``: seconds until the next attempt; None if the engine gave up.
 
-    ``usage``: tokens that the provider billed despite the failure. ``usage`` is zero if the server rejected the call,
-    and None if the provider reported no cost. In that case, the attempt counts as unconfirmed. ``dollars``: None if the
-    usage or the price is unknown.
+    ``usage``: tokens that the provider billed despite the failure. ``usage`` is zero if the server rejected the call.
+    It is None if the provider did not report a cost. An attempt without a reported cost is unconfirmed. ``dollars``:
+    None if the usage or the price is unknown.
     """
 
     call: str
@@ -247,7 +248,7 @@ class ModelReplied(Event, tag="model_replied"):
 
 
 class AnswerMissing(Event, tag="answer_missing"):
-    """A proposer returned no usable answer. The engine repeats the request in a later round.
+    """A proposer did not return a usable answer. The engine repeats the request in a later round.
 
     ``subject``: as in ``CallSite``. ``call``: the call with the unusable reply, or "" if there was no reply.
     """
@@ -320,7 +321,7 @@ class VerdictGiven(Event, tag="verdict_given"):
 
 class Profiled(Event, tag="profiled"):
     """``ncu`` read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name
-    of the report file from ``ncu`` in the session's directory. Nsight Compute opens this file.
+    of the report file from ``ncu`` in the session's directory. Nsight Compute can open this file.
     """
 
     variant: str
@@ -384,8 +385,8 @@ class TurnEnded(Event, tag="turn_ended"):
     measurements.
 
     ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
-    ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: the search
-    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the search cannot
+    ``no_gain``: several rounds in a row did not produce a faster kernel. ``done``: no round is left. ``limit``: the
+    search reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the search cannot
     open the problem. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the
     problem.
     """
@@ -419,7 +420,7 @@ class NodeUnpinned(Event, tag="node_unpinned"):
 
 
 class SearchPaused(Event, tag="search_paused"):
-    """A person paused the search. The engine starts no new evaluations.
+    """A person paused the search. The engine does not start new evaluations.
 
     ``kept``: the search was paused before its engine was interrupted, and the next engine keeps it paused.
     """

@@ -61,8 +61,8 @@ HOPELESS: frozenset[str] = frozenset({"key", "quota", "unknown_model", "no_progr
 
 
 class CallSite(Struct, frozen=True):
-    """The purpose of a call. Calls with equal sites make the same request, so a resumed engine reuses the recorded
-    reply.
+    """The purpose of a call. Calls with equal sites make the same request, so the engine reuses the recorded reply
+    after a resume.
 
     ``subject``: the parent's variant id for ideas ("" in round 0), the idea's id for a kernel, or the failed variant's
     id for a repair. ``number`` counts calls with the same subject, from 0.

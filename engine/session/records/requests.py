@@ -42,8 +42,8 @@ class Resume(Command, tag="resume"):
 
 
 class Stop(Command, tag="stop"):
-    """Stop the search immediately, after the running rounds, or when only a person's replies are missing. An immediate
-    stop cancels work in flight.
+    """Stop the search immediately, after the running rounds, or when it is waiting only for a person's replies. An
+    immediate stop cancels work in flight.
     """
 
     after_round: bool = False
@@ -64,8 +64,9 @@ class SeedIdea(Command, tag="seed_idea"):
 
 class SeedKernel(Command, tag="seed_kernel"):
     """Add a kernel written by hand. ``source``: the kernel's text. ``parent``: the variant that the person edited, if
-    any. ``idea``: the idea that the kernel implements; None creates a new idea, unless the person has seeded the same
-    ``file`` (an absolute path) with the same text before. The kernel then belongs to that idea.
+    any. ``idea``: the idea that the kernel implements. None creates a new idea, unless the newest round has an idea
+    seeded from the same ``file`` with the same text and parent. The kernel then belongs to the existing idea. ``file``:
+    the absolute path of the kernel's file, or "".
     """
 
     problem: str

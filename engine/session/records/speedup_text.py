@@ -1,6 +1,7 @@
 """Format a speedup over eager and a % SOL for display, with the mark ``~`` and its footnotes.
 
-On a speedup or a time, the mark means uncertain. On a % SOL, it means above 100%.
+Before a speedup or a time, the mark means that the figure is uncertain. Before a % SOL, it means that the figure is
+above 100%.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ MARK = "~"
 UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
 POSSIBLE_CAUSES = (
-    "data stay in caches, the algorithm needs fewer operations, "
+    "data stays in caches, the algorithm needs fewer operations than SOL assumes, "
     "the measured peaks are too low, or the kernel skips work"
 )
 """Causes of a % SOL above 100."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
 _TIMES = 1.995
-"""Quotient of two times above which reasons contain "2 times as slow" instead of "100% slower"."""
+"""Ratio of two times above which a reason says "2 times as slow" instead of "100% slower"."""
 _PERCENT = re.compile(r"(\d{3,})% slower(?: than (\w+))?")
 
 
@@ -34,9 +35,9 @@ def speedup(value: float | None) -> str:
 
 
 def beside(slowdown: float, other: str = "") -> str:
-    """Format a quotient of times: ``58% slower than v8`` or, from twice the time, ``2.5 times as slow as v8``.
+    """Format a ratio of times: ``58% slower than v8`` or, for a ratio of 2 or more, ``2.5 times as slow as v8``.
 
-    ``58% faster`` means 1.58 times as fast, as in the column ``change``.
+    ``58% faster`` means 1.58 times as fast, as in the ``change`` column.
     """
     times = max(slowdown, 1 / slowdown)
     percent = 100.0 * (times - 1.0)

@@ -35,7 +35,7 @@ Status = Literal[
 ]
 """``correct``: the kernel passed every check, and the judge timed it. ``wrong``: the kernel's outputs differ from the
 reference. ``cheating``: the judge detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel
-calls a library, which ``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox
+calls a library, and ``evaluation.libraries`` is "refuse". ``forbidden``: the kernel tried something that the sandbox
 denies, or printed too much. ``error``: the evaluation itself failed, so the kernel may be correct.
 """
 
@@ -81,7 +81,7 @@ class Launch(Struct, frozen=True, omit_defaults=True, gc=False):
     thread.
 
     ``blocks_per_sm`` is the number of resident blocks that the driver computes for this launch. The kernel's process
-    reports these figures (``engine.evaluation.sandbox.inside.launches``), so no check uses them.
+    reports these figures and could forge them (``engine.evaluation.sandbox.inside.launches``), so no check uses them.
     """
 
     kernel: Annotated[str, Meta(max_length=_MOST_NAME_CHARS)]
@@ -123,14 +123,14 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The judge's result for one variant.
 
     ``speedup`` is the median of reference time / kernel time over alternating pairs. ``speedup_low`` and
-    ``speedup_high`` bound its 95% interval. ``sol_share`` is SOL / kernel time, the % SOL.
+    ``speedup_high`` bound its 95% interval. ``sol_share`` is SOL / kernel time, shown as % SOL.
     ``pairs`` counts valid pairs; ``disturbed_pairs`` counts rejected pairs, which other programs slowed down.
     ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, so the
     verdict has no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
 
-    ``stage_s`` maps stages to seconds: queue, build, start, check, timing, kernelbench. The last four stages are those
-    of the last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in
-    which other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
+    ``stage_s`` maps stages to seconds: queue, build, start, check, timing, kernelbench. The last four stages cover
+    only the last timing process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional
+    time in which other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
 
     ``precision`` is the precision class of the outputs, "" if not measured: "fp64", "fp32", "tf32/fp16", "bf16" or
     "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and
@@ -139,9 +139,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call; () if unknown.
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged
-    the kernel. ``slow_host`` is None unless the host is too slow to compare its times with other hosts' times. In that
-    case, it is the reference's time on ``host`` / its time on the fastest other device. ``others`` is the share of the
-    CPU that other programs used while the judge timed the kernel on a CPU; 0 on a GPU.
+    the kernel. ``slow_host`` is None unless the host is too slow to compare its times with other hosts' times. For a
+    slow host, it is the reference's time on ``host`` / the reference's time on the fastest other device. ``others`` is
+    the share of the CPU that other programs used while the judge timed the kernel on a CPU; 0 on a GPU.
     """
 
     status: Status

@@ -69,8 +69,8 @@ def is_disturbed(baseline: Baseline) -> bool:
 def is_comparison_uncertain(verdict: Verdict, baseline: Baseline, eager: Baseline | None) -> bool:
     """Return whether the speedup over ``baseline`` is uncertain.
 
-    The judge times baselines alone, and kernels in pairs with eager. The machine's speed does not matter if the judge
-    has also timed eager right after the baseline.
+    The judge times baselines alone, and kernels in pairs with eager. A change in the machine's speed does not matter if
+    the judge also timed eager right after the baseline.
     """
     slowed = baseline.eager_ms is None and eager_change(verdict, eager) > WIDE
     return is_uncertain(verdict) or is_disturbed(baseline) or slowed

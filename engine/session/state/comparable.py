@@ -50,11 +50,11 @@ def comparable_speedup(state: SessionData, variant: VariantState) -> float:
 def relative_times(
     state: SessionData, problem: ProblemState, best: VariantState | None, winner: VariantState | None
 ) -> dict[str, tuple[str, float]]:
-    """Return the kernels that a runoff timed, each with the kernel to scale and its time relative to that kernel.
+    """Return, for each kernel that a runoff timed, the kernel whose figures to scale and the ratio of the two times.
 
-    For each kernel, the newest runoff that timed it determines the time. ``winner`` won the last runoff. A later
-    verdict may have made another kernel the best. The runoffs then scale the winner's verdict, because no runoff
-    supports the best kernel's place.
+    The newest runoff that timed a kernel determines its ratio. ``winner`` won the last runoff. A later verdict may have
+    made another kernel the best. The ratios then refer to the winner, because no runoff has confirmed the best kernel's
+    lead.
     """
     first = winner or best
     found = {first.id: (first.id, 1.0)} if first is not None else {}

@@ -334,8 +334,8 @@ def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> Non
 
 
 def _continue_turn(state: SessionData, problem: str, time: float) -> None:
-    """Continue the clock of the problem's turn after a new engine starts. Any event that shows work on the problem
-    continues the clock, because older engines recorded no ``TurnStarted`` for an open turn.
+    """Continue the clock of the problem's turn after a new engine starts. An event that shows work continues the clock,
+    because older engines did not record ``TurnStarted`` for an open turn.
     """
     if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:
         began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s

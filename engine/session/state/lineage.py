@@ -8,12 +8,12 @@ Above = tuple[str | None, ...]
 
 
 def out_of_order(state: SessionData, node: str, above: Above, known: Above | None) -> None:
-    """Check a node that arrives out of order, before the state places it under ``above``. Such a node already exists,
-    has nodes below it, or belongs under a missing node. Engines never record this order, because they place new nodes
-    under existing nodes.
+    """Check a node that arrives out of order, before the state places it under ``above``. A node is out of order if it
+    already exists, already has nodes below it, or belongs under a missing node. Engines never record nodes out of
+    order, because they place new nodes under existing nodes.
 
     Raises:
-        ValueError: The node would close a loop, or already exists elsewhere (``known``).
+        ValueError: The node would create a cycle, or already exists elsewhere (``known``).
     """
     if known is not None and known != above:
         raise ValueError(f"{node} already exists under another parent")

@@ -37,7 +37,7 @@ WARM_START = "bank"
 class VariantState(Struct):
     """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None after the verdict.
 
-    ``device``: the other host's device that works on the kernel; "" for this machine.
+    ``device``: the device of another host that works on the kernel; "" if this machine does.
     """
 
     id: str
@@ -88,9 +88,9 @@ class VariantState(Struct):
 
     @property
     def sure_speedup(self) -> float:
-        """The speedup by which the ranking orders kernels: the verdict's speedup or the low end of its interval.
+        """The speedup that the ranking uses: the verdict's speedup or the low end of its interval.
 
-        One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
+        The ranking uses one number per kernel, so the order of verdicts does not affect which kernel is the best.
         """
         verdict = self.verdict
         if verdict is not None and counts_by_low_end(verdict):
@@ -98,8 +98,8 @@ class VariantState(Struct):
         return self.speedup or 0.0
 
     def beats(self, best: VariantState, *, timed: bool) -> bool:
-        """Return whether this kernel beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time
-        must also be lower.
+        """Return whether this kernel beats ``best``. If ``timed`` (a runoff took place), the kernel's time must also be
+        lower.
         """
         ahead = self.sure_speedup > best.sure_speedup
         return ahead and (not timed or (self.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
@@ -143,12 +143,12 @@ class RoundState(Struct):
     """A problem's round.
 
     ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
-    it leads the round (``SessionData.leader_of_round``). Otherwise, the round's fastest kernel in the round's runoff
-    leads. Without such a kernel, ``best`` leads: the round's correct, unpruned variant with the highest speedup.
-    A variant does not qualify if it lost a runoff of this or an earlier round (``engine.session.state.ranking.lead``).
-    ``pruned`` lists the nodes that were pruned when the engine determined ``reached``. If a restored kernel below one
-    of them beats ``reached``, ``best`` leads. ``speedup`` is the leader's comparable speedup at that time, or None
-    without a leader. Later runoffs may correct this figure (``engine.session.state.comparable``).
+    it leads the round (``SessionData.leader_of_round``). Otherwise, the leader is the round's fastest kernel in its
+    runoff. If there is none, ``best`` leads: the round's correct, unpruned variant with the highest speedup. A variant
+    does not qualify if it lost a runoff of this or an earlier round (``engine.session.state.ranking.lead``). ``pruned``
+    lists the nodes that were pruned when the engine determined ``reached``. If a restored kernel below one of them
+    beats ``reached``, ``best`` leads. ``speedup`` is the leader's comparable speedup at that time, or None without a
+    leader. Later runoffs may correct this figure (``engine.session.state.comparable``).
     """
 
     problem: str
@@ -201,11 +201,11 @@ class ProblemState(Struct):
     runoff_at: float = 0.0
     """Time at which the last runoff ended."""
     runoff_seq: int = 0
-    """Place of the last runoff in the order of events, to compare with ``judged_seq`` of a variant. A later engine's
-    clock may be behind the clock of an earlier engine.
+    """Sequence number of the last runoff's event, for comparison with a variant's ``judged_seq``. Times are not
+    comparable, because a later engine's clock may be behind an earlier engine's clock.
     """
     relative: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """For each kernel that a runoff timed: the kernel whose verdict to scale, and the time relative to that kernel
+    """For each kernel that a runoff timed: the kernel whose figures to scale, and the ratio of the two times
     (``engine.session.state.comparable``).
     """
     languages: tuple[Language, ...] = ()

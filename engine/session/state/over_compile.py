@@ -1,9 +1,9 @@
 """The speedup over ``torch.compile``. All functions are pure.
 
 The judge times ``torch.compile`` alone, often minutes before or after a kernel. On a CPU, the machine's speed may
-change between the two measurements, which would distort the quotient of their times. On a CPU, the judge therefore
+change between the two measurements, which would distort the ratio of the two times. On a CPU, the judge therefore
 times eager again right after ``torch.compile``, and this module compares the two speedups over eager. On a GPU, the
-speedup is the quotient of the two times, because other programs on the host hardly change these times.
+speedup is the ratio of the two times, because other programs on the host hardly change these times.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from engine.session.state.nodes import ProblemState
 def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None:
     """Return a correct kernel's speedup over ``torch.compile``, or None if the judge has not timed ``torch.compile``.
 
-    On a CPU, this is the speedup over eager, divided by the speedup of ``torch.compile`` over eager. On a GPU, and in
-    sessions that did not time eager after ``torch.compile``, this is ``torch.compile``'s time / the kernel's time.
+    On a CPU, this is the speedup over eager, divided by the speedup of ``torch.compile`` over eager. It is
+    ``torch.compile``'s time / the kernel's time on a GPU, and in sessions without eager's time after ``torch.compile``.
     """
     compiled = problem.baselines.get("compile")
     if verdict is None or not verdict.correct or compiled is None or compiled.timing is None:

@@ -1,6 +1,4 @@
-"""The ranking of a problem's kernels, and the best of each round, after every verdict and prune. All functions are
-pure.
-"""
+"""Rank a problem's kernels, and choose each round's best, after every verdict and prune. All functions are pure."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     order = sorted(shown.values(), key=lambda one: -comparable_speedup(state, one))
     timed = {one.variant for one in found.standings}
     best = next((place for place, one in enumerate(order) if one.id == found.best), None)
-    if best is not None:  # Only kernels from the best kernel's runoff may stand ahead of it.
+    if best is not None:  # Only kernels from the best kernel's runoff may rank ahead of it.
         before, timed = order[:best], timed if found.best in timed else set()
         ahead = [one for one in before if one.id in timed]
         order = [*ahead, order[best], *(one for one in before if one.id not in timed), *order[best + 1 :]]
@@ -138,8 +136,8 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
     """Return the fastest kernel of the problem's latest runoff.
 
-    If the ranking uses the low end of this kernel's interval, return a tied kernel that the ranking orders by its full
-    speedup, if any.
+    Return a tied kernel instead if the ranking uses the low end of this kernel's interval but the tied kernel's full
+    speedup.
     """
     valid = [
         (standing, variant)

@@ -30,13 +30,13 @@ class SessionData(Struct):
     Three indexes speed up lookups. ``flight`` lists variants without a verdict, oldest first. ``below`` maps a node to
     the ideas or variants directly under it. ``derived`` maps a variant to the variants written from it. ``minutes``,
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set; None means that the config's limit
-    applies. ``shares`` maps model names to limits; the key "" contains the limits for each problem.
+    applies. ``shares`` maps model names to limits; its entry "" contains the limits for each problem.
 
     ``pause_kept``: whether the search was paused before its engine was interrupted, and is still paused.
 
     ``turn`` is the open turn. ``takes_turns``: whether the search works on one problem at a time.
 
-    ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
+    ``awaited`` lists missing ideas and variants that other nodes refer to; it is empty in an undamaged session.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the last available device
     left or became occupied; time after this does not count toward the budget. ``heard_at`` is the time of the last
@@ -89,7 +89,7 @@ class SessionData(Struct):
     died: bool = False
 
     def elapsed_s(self, now: float) -> float:
-        """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time without an
+        """Return this session's engine time in seconds at ``now``. This time excludes pauses and time without an
         available device. If the engine died, pass the time of its last event or heartbeat as ``now``.
         """
         engine, seconds = self.engine, self.search_seconds
@@ -133,9 +133,9 @@ class SessionData(Struct):
         return {name: phase for which in get_args(Phase) for name, phase in found.items() if phase == which}
 
     def last_moment(self, beat: float) -> float:
-        """Return the time of the newest engine's last sign of life: its last event or, unless it recorded a stop,
-        ``beat``. ``beat`` is the time of the last heartbeat by the engine's clock. Heartbeats of earlier engines are
-        older than the newest engine's events.
+        """Return the time of the newest engine's last sign of life: the later of its last event and ``beat``. Ignore
+        ``beat`` if the engine recorded a stop. ``beat`` is the time of the last heartbeat, according to the engine's
+        clock. Heartbeats of earlier engines are older than the newest engine's events.
         """
         lives = self.engine is not None and self.engine.stopped is None
         return max(self.time, beat) if lives else self.time
@@ -241,8 +241,8 @@ class SessionData(Struct):
         return self.died or (self.engine is not None and self.engine.stopped is not None)
 
     def is_interrupted(self, variant: VariantState) -> bool:
-        """Return whether the engine stopped or died during the kernel's evaluation. A resumed engine repeats the
-        evaluation.
+        """Return whether the engine stopped or died during the kernel's evaluation. After a resume, the engine repeats
+        the evaluation.
         """
         return self.at_rest and variant.stage not in (None, "queued") and not self.is_left_over(variant)
 
@@ -255,7 +255,7 @@ class SessionData(Struct):
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
         If the best kernel belongs to another round, return the round's fastest kernel in the round's runoff. Return
         ``RoundState.best`` if there is no such kernel, or if the best kernel at the round's end no longer qualifies
-        (:meth:`_best_at_end`). An open round counts as ending now.
+        (:meth:`_best_at_end`). Treat an open round as if it ended now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:

@@ -1,5 +1,5 @@
-"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. The engine,
-the monitor, resume, replay and reports all use this module, so they agree on a session's state.
+"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. This module
+gives the engine, the monitor, resume, replay and reports the same state of a session.
 
 ``SessionState.apply`` accepts every order of events that an engine can produce.
 """
@@ -61,7 +61,7 @@ class SessionState(SessionData):
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Return ``leaders`` in display order: by their comparable speedups (``engine.session.state.comparable``).
 
-        A kernel may stand ahead of the best kernel only if the best kernel's runoff timed both.
+        A kernel may precede the best kernel only if the best kernel's runoff timed both.
         """
         return standing_order(self, problem, count)
 

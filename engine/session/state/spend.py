@@ -1,7 +1,7 @@
 """The cost of model calls, summed by model, problem, round and idea. All functions are pure.
 
 Spending consists of three amounts. ``usage`` and ``dollars`` are the confirmed cost. ``unknown`` is the maximum cost of
-unconfirmed attempts, for which no provider reported a cost (a broken connection, a dead engine). ``held`` is reserved
+unconfirmed attempts, whose cost the provider did not report (a broken connection, a dead engine). ``held`` is reserved
 for attempts in flight. Limits apply to the sum of all three. Screens show the confirmed cost and mention the
 unconfirmed maximum.
 """
@@ -39,8 +39,8 @@ class Spend(Struct):
     """The cost of a group of calls.
 
     ``calls`` counts all attempts; ``failed`` counts attempts without a reply. ``unpriced`` counts confirmed attempts
-    without a known price, so that ``dollars`` is a lower bound. ``uncertain`` counts the unconfirmed attempts behind
-    ``unknown``.
+    without a known price; if there are any, ``dollars`` is a lower bound. ``uncertain`` counts the unconfirmed attempts
+    behind ``unknown``.
     """
 
     calls: int = 0
@@ -96,7 +96,7 @@ class CallState(Struct):
 
 class Spending(Struct):
     """A session's calls and their cost. The keys of ``model`` are ``[[models]]`` names, and the keys of ``round`` are
-    ids (``softmax/r2``). ``idea`` covers only kernels and repairs.
+    ids (``softmax/r2``). ``idea`` covers only calls for kernels and repairs.
     """
 
     total: Spend = field(default_factory=Spend)

@@ -26,8 +26,8 @@ from engine.session.store.paths import SessionPaths
 from engine.session.store.shipped.packed import unpack, unpack_in_place
 
 APPLICATION_ID = 0x4B_54_55_49
-"""Application id in the file's header: ``KTUI``. This number distinguishes sessions from other databases, for example
-for ``file session.db``.
+"""Application id in the file's header: ``KTUI``. This number lets tools such as ``file`` distinguish sessions from
+other databases.
 """
 
 BUSY_TIMEOUT_S = 5.0
@@ -148,8 +148,8 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
 
     Returns:
         The connection, and the private copy of the database that it reads, or None without a copy. A packed session
-        always needs a copy. If a dead engine left a log on read-only media, a copy is necessary, too, because SQLite
-        needs write access to index the log.
+        always needs a copy. A copy is also necessary if a dead engine left a log on read-only media: SQLite needs write
+        access to index the log.
     """
     database = paths.database
     _must_exist(paths)
@@ -247,8 +247,8 @@ _CODE = "SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
 def _opened(database: Path, mode: str) -> sqlite3.Connection:
     """Connect to a database, and check that it is a session of a known version.
 
-    Ask SQLite for the file's identity instead of reading the file. Closing a plain descriptor would release all POSIX
-    locks that this process holds on the database.
+    Ask SQLite for the file's identity instead of reading the file. Closing a file descriptor of the database would
+    release all POSIX locks that this process holds on the database.
     """
     connection = sqlite3.connect(
         f"file:{quote(str(database))}?{mode}",

@@ -36,7 +36,7 @@ class SessionMissing(SessionError):
 
 
 class ConfigMissing(SessionError):
-    """The session's directory lacks its copy of the configuration."""
+    """The session's directory lacks its copy of the config."""
 
     exit_code = ExitCode.USAGE
 
@@ -55,7 +55,7 @@ class NotASession(SessionError):
 
 
 class SessionDamaged(SessionError):
-    """SQLite or the event decoder found unreadable rows."""
+    """The database is damaged, or an event is unreadable or contradicts earlier events."""
 
 
 class SessionNewer(SessionError):
@@ -63,7 +63,7 @@ class SessionNewer(SessionError):
 
 
 class SessionLocked(SessionError):
-    """An engine already runs the session. ``pid`` is None if the lock file names no process."""
+    """An engine is already running the session. ``pid`` is None if the lock file does not name a process."""
 
     exit_code = ExitCode.SESSION_LOCKED
 

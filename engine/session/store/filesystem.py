@@ -59,7 +59,7 @@ def mount_type(path: Path, mounts: Path = MOUNTS) -> str | None:
 
 
 def make_root(root: Path) -> None:
-    """Create the directory of sessions, if it is missing, and check that a database is safe there.
+    """Create the sessions directory if it is missing, and check that a database is safe there.
 
     Raises StorageError for a full disk, a read-only directory or an unsafe file system.
     """

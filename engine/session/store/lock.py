@@ -1,5 +1,5 @@
-"""The lock that shows which engine is running a session. Only the lock decides whether an engine is running; the text
-in the lock file is for people.
+"""The lock that shows which engine is running a session. The ``flock`` alone shows whether an engine is running; the
+file's content says which engine holds it and how that engine ended.
 
 The lock file has a fixed size, and the engine rewrites it in place. The engine can therefore record why it stopped even
 if the disk is too full for an event.
@@ -144,7 +144,7 @@ class EngineLock:
 
 
 def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) -> Liveness:
-    """Return whether an engine is running the session. Raises SessionError.
+    """Return the state of the session's engine. Raises SessionError.
 
     Pass an open ``reader`` to avoid opening the database for the heartbeat. If an engine has just taken the lock, the
     function ignores the heartbeat of the earlier engine.

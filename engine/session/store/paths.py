@@ -43,7 +43,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def packed(self) -> Path:
-        """The database in packed form. If both files exist, the database is the session."""
+        """The database in packed form. If both files exist, the database takes precedence."""
         return self.directory / _PACKED
 
     @property
@@ -86,12 +86,14 @@ def must_have_config(paths: SessionPaths) -> None:
 
 
 def sessions_in(root: Path, pattern: str = "*") -> list[Path]:
-    """Return the directories in ``root`` whose name matches ``pattern`` and that contain a session, packed or not."""
+    """Return the directories in ``root`` whose names match ``pattern`` and that contain a session, packed or not."""
     return sorted({file.parent for name in (_DATABASE, _PACKED) for file in root.glob(f"{pattern}/{name}")})
 
 
 def write_best(paths: SessionPaths, problem_id: str, suffix: str, source: str) -> Path:
-    """Replace the best kernel's file atomically: a reader sees the whole old or new file. Raises SessionError."""
+    """Replace the best kernel's file atomically: a reader sees either the complete old file or the complete new one.
+    Raises SessionError.
+    """
     target = paths.best(problem_id, suffix)
     try:
         target.parent.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from engine.session.store.samples import Sample
 _CHUNK = 256
 """Number of rows per read: small, so that decoded events are still in the CPU's cache when they update the state."""
 _LATEST = 253_402_300_800.0
-"""The year 10000 in Unix seconds: calendar functions accept no later time."""
+"""The start of the year 10000 in Unix seconds; calendar functions reject this and later times."""
 
 
 STARTING = "starting"
@@ -44,8 +44,8 @@ class Heartbeat(Struct, frozen=True):
 
     @property
     def clock_offset_s(self) -> float:
-        """Seconds by which the system clock is ahead of the engine's clock, which stops while the machine sleeps; 0 if
-        unknown. The number is whole, so that it rarely changes between heartbeats.
+        """Seconds that the system clock is ahead of the engine's clock, which stops while the machine sleeps; 0 if
+        unknown. The value is rounded to whole seconds, so that it rarely changes between heartbeats.
         """
         is_known = self.engine_time > 0.0 and self.note != STARTING
         return float(round(self.time - self.engine_time)) if is_known else 0.0
@@ -103,7 +103,7 @@ class SessionReader:
             seq = rows[-1][0]
 
     def last_seq(self) -> int:
-        """Return the newest event's number; 0 without events."""
+        """Return the newest event's number, or 0 if there are no events."""
         return int(self._rows("SELECT coalesce(max(seq), 0) FROM event")[0][0])
 
     def changed(self) -> bool:
@@ -191,7 +191,7 @@ class SessionReader:
         return None if found == "ok" else found
 
     def _follow_unpacked(self) -> None:
-        """Read the database that an engine unpacked from the packed session, instead of the private copy."""
+        """Switch from the private copy to the database that an engine unpacked from the packed session."""
         connection, copy = connect_reader(self.paths)
         self.close()
         self._connection, self._copy, self._seen, self._was_packed = connection, copy, None, False

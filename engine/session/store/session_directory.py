@@ -31,8 +31,8 @@ from engine.session.store.shipped.bundled import bundled_directories, is_bundled
 from engine.suggestions import did_you_mean
 
 RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"]
-"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early; resume
-continues it. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
+"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early; resuming
+the session continues it. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
 """
 
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measured")
@@ -44,8 +44,8 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     ``best`` maps each problem with a correct kernel to the speedup over eager, and ``uncertain`` lists problems with an
     uncertain speedup. ``tolerance`` applies to all kernels. ``created`` is in Unix seconds. ``note`` says why the
     engine stopped or stalled, or why the session is unreadable. ``search_s`` is the time that counts toward the budget.
-    ``minutes`` is a time limit that a person set later. ``by_budget``: a limit ended the last engine. ``paused``: a
-    person paused the running search.
+    ``minutes`` is the time limit that a person set to replace the config's limit. ``by_budget``: the last engine
+    stopped because it reached a budget limit. ``paused``: a person paused the running search.
     """
 
     name: str
@@ -247,7 +247,7 @@ def _make_database(paths: SessionPaths, config_text: str, config_name: str, seed
 
 
 def _write_first_event(paths: SessionPaths, event: SessionCreated, config: bytes, config_name: str) -> None:
-    """Write the first event and checkpoint, so that the database is a single file."""
+    """Write the first event, then checkpoint the database into a single file."""
     now = time.time()
     db = connect_engine(paths)
     try:

@@ -61,7 +61,7 @@ def _descriptor_of(path: Path) -> int | None:
 
 
 class _Row(Struct):
-    """An event that waits for its commit. ``together``: whether the next row must be in the same commit."""
+    """An event waiting to be committed. ``together``: whether the next row must be in the same commit."""
 
     time: float
     event: AnyEvent
@@ -78,7 +78,7 @@ class _Blob(Struct):
 
 
 class _Pending(Struct):
-    """Data that waits for the next commits. ``rows`` is ordered, and each blob precedes the events that refer to it."""
+    """Data waiting to be committed. ``rows`` is ordered, and each blob precedes the events that refer to it."""
 
     rows: deque[_Row | _Blob] = field(default_factory=deque)
     samples: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_KEPT))
@@ -160,9 +160,10 @@ class EventWriter:
         return await asyncio.wrap_future(self.append(event))
 
     def put_blob(self, content: str | bytes) -> str:
-        """Store text or bytes, and return the sha256 digest by which events refer to it.
+        """Store text or bytes, and return the SHA-256 digest that events use to refer to it.
 
-        The writer commits the blob before or with every later event. Raises SessionError if the writer has failed.
+        The writer commits the blob no later than any event queued after it. Raises SessionError if the writer has
+        failed.
         """
         raw = content.encode() if isinstance(content, str) else content
         digest = hashlib.sha256(raw).hexdigest()

@@ -215,7 +215,7 @@ async def test_a_program_that_does_not_exist_is_told_before_the_search_and_ends_
     tmp_path: Path, engine: Engine
 ) -> None:
     text = table(tmp_path, "echo reply")
-    for command, words in [('["no-such-agent"]', "no program no-such-agent on PATH"), ('["./gone"]', "gone is not")]:
+    for command, words in [('["no-such-agent"]', "the program no-such-agent in PATH"), ('["./gone"]', "gone is not")]:
         other = text.replace('["./agent.sh", "--fast"]', command)
         with pytest.raises(ProgramMissing, match=words):
             check_providers(parse_config('problems = ["builtin:quickstart/softmax"]\n' + other, tmp_path / "c.toml"))

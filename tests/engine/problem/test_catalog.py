@@ -127,7 +127,7 @@ async def test_failures_say_file_line_and_what_was_raised(tmp_path: Path) -> Non
     assert f"{paths[0]}:2: SyntaxError" in texts[0] or f"{paths[0]}:3: SyntaxError" in texts[0]
     assert f"{paths[1]}:5: the file raised RuntimeError" in texts[1]
     assert f"{paths[2]}:2: the file raised SystemExit" in texts[2]
-    assert "defines no `Model`" in texts[3]
+    assert "does not define `Model`" in texts[3]
     assert f"{paths[4]}:2: the file imports `a_package_that_is_not_there`" in texts[4]
     assert "no such file" in texts[5]
 

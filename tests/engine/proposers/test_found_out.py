@@ -120,5 +120,5 @@ def test_a_winner_whose_speedup_is_uncertain_is_judged_once_more(kernel_tui: Ker
         event.text for event in search.events() if isinstance(event, LogLine) and " again (previously: " in event.text
     ]
     given = [event for event in search.events() if isinstance(event, VerdictGiven)]
-    assert [bool(one.why) for one in given] == ([False] if "the first verdict counts" in said else [False, True])
+    assert [bool(one.why) for one in given] == ([False] if "keeps the first verdict" in said else [False, True])
     assert said.startswith("softmax: the judge evaluated the best kernel v1 ")

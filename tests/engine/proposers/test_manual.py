@@ -61,7 +61,9 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     first = kernel_tui("config.toml", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert first.returncode == ExitCode.WAITING, first.stderr
     assert re.search(
-        r"^\d\d:\d\d:\d\d the search will stop when only a person's replies are missing$", first.stdout, re.MULTILINE
+        r"^\d\d:\d\d:\d\d the search will stop when it is waiting only for a person's replies$",
+        first.stdout,
+        re.MULTILINE,
     )
     assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
     text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()

@@ -139,7 +139,7 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     assert "Propose 3 optimization ideas for v1" in text
     assert "0.6 ms, 0.83x over eager, 0.50x over torch.compile, 2% SOL" in text
     assert "- 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
-    assert "420 instructions, of which 16 special functions (exp, log, rsqrt), 8 global loads of 128 bits" in text
+    assert "420 instructions, including 16 special functions (exp, log, rsqrt), 8 global loads of 128 bits" in text
     assert "bottleneck: latency or extra work. The kernel reaches only 2% of the copy bandwidth" in text
     assert text.index("- v2:") < text.index("- v3:"), "the fastest first"
     assert "- v2: 0.2 ms, 2.50x over eager, 1.50x over torch.compile, 6% SOL. Its idea" in text, "no bandwidth"

@@ -1,1 +1,1 @@
-"""Commands that connect several hosts to one search: worker, cluster certs, cluster scheduler."""
+"""Commands that connect several hosts to one search: worker, cluster certs and cluster scheduler."""

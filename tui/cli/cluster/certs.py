@@ -15,12 +15,12 @@ from tui.console.echo import echo
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of the scheduler. Repeatable.")
 @click.option("--days", type=Integer(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
-    """Create a CA and the certificates for all roles.
+    """Create a CA and certificates for the scheduler, workers and engines.
 
-    With --host, give the name or IP address by which workers and engines reach the scheduler. The command keeps a CA
-    that is valid for long enough, and renews the roles' certificates. Without --host, renewed certificates list
-    the same hosts as before. Anyone who holds a certificate can run code on the workers, so copy the files over SSH.
-    The CA's key, ca-key.pem, stays on this machine.
+    With --host, give the name or IP address that workers and engines use to reach the scheduler. The command keeps an
+    existing CA that outlives the new certificates, and renews all other certificates. Without --host, renewed
+    certificates list the same hosts as before. Anyone who has a certificate and its key can run code on the workers, so
+    copy the files over SSH. Keep the CA's key, ca-key.pem, on this machine.
     """
     from engine.cluster.certificates import ROLES, create
 

@@ -28,7 +28,7 @@ def certificates_option(command: F) -> F:
 
 @contextlib.contextmanager
 def needs_extra() -> Iterator[None]:
-    """Say how to install the extra ``cluster`` if one of its packages is missing."""
+    """Say how to install the ``cluster`` extra if one of its packages is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

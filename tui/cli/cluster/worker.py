@@ -26,7 +26,7 @@ from tui.console.echo import echo
     "--builders", type=Integer(1, 1024), help="Maximum number of parallel builds.  [default: one per two cores]"
 )
 @click.option("--name", default="", help="This host's unique name in the monitor.  [default: host name]")
-@click.option("--address", default="", metavar="IP", help="Address by which the scheduler reaches this host.")
+@click.option("--address", default="", metavar="IP", help="Address that the scheduler uses to reach this host.")
 def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:
     """Let this host judge kernels for searches on other hosts.
 

@@ -1,1 +1,1 @@
-"""Commands for individual kernels: eval, compare, build, sass, profile."""
+"""Commands for individual kernels: eval, compare, build, sass and profile."""

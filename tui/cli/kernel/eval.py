@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.session.records.other_sizes import AtSizes
     from engine.session.records.verdict import Standing, Verdict
 
-PEAKS_OF_THIS_RUN = "SOL: from the device's peaks as measured now; a search measures them once, so its % SOL can differ"
+PEAKS_OF_THIS_RUN = "SOL: based on device peaks measured now; a search measures them once, so its % SOL can differ"
 """Footnote for the SOL."""
 AUTO = "auto"
 """The value of ``--shapes`` for sizes that the engine chooses."""

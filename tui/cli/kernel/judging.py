@@ -91,7 +91,7 @@ async def judge_kernels(
 
     ``paths`` are the files of ``kernels``, in the same order.
 
-    If no kernel builds, the function does not open the problem, so it need not wait for the device. ``work`` shows
+    If no kernel builds, the function does not open the problem, so it does not wait for the device. ``work`` shows
     progress. ``then`` runs after the verdicts if any kernel builds, while the evaluator is still open.
     """
     import asyncio

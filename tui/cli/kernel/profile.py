@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trust",
     is_flag=True,
-    help="Also profile a kernel that a language model wrote. The kernel runs with your permissions.",
+    help="Profile the kernel even if a language model wrote it. The kernel runs with your permissions.",
 )
 @sessions_option
 @json_option
@@ -56,7 +56,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
             spec = run_async(inspect_problem(problem))
         name = Path(what).name
     else:
-        raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
+        raise Failure("specify a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
     if language == "cpp":
         from engine.problem.spec import LANGUAGE_NAMES
 

@@ -74,7 +74,7 @@ def sass(
         arch, name = arch or session_arch, variant
     else:
         if problem is None:
-            raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
+            raise Failure("specify a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
         with working("inspecting the problem", quiet=as_json):
             no_arch_for_cpp(what, language_of(Path(what)), arch)
             source, language, header = run_async(_of_file(Path(what), problem))

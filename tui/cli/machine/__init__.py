@@ -1,1 +1,1 @@
-"""Commands that set up or check this machine: doctor, init, problems, completion."""
+"""Commands that set up or check this machine: doctor, init, problems and completion."""

@@ -1,1 +1,1 @@
-"""Commands that read saved sessions: sessions, show, report, kernels, export."""
+"""Commands that read saved sessions: sessions, show, report, kernels and export."""

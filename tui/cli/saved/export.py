@@ -1,4 +1,4 @@
-"""Command: export a kernel as a KernelBench solution, wheel or program, and a session as training data or report."""
+"""Command: export kernels as solutions, wheels, programs or sources, and sessions as data, reports or packed copies."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def export(
     kernel-tui export KERNEL --problem P
 
     VARIANT is a kernel, such as v34. A wheel may contain several kernels. Without --package or --standalone, the
-    command exports a kernel as a KernelBench solution. An output named *.cpp or *.cu is the kernel's source. FILE "-"
-    is standard output.
+    command exports a kernel as a KernelBench solution. To an output named *.cpp or *.cu, it writes the kernel's source.
+    FILE "-" is standard output.
     """
     given = {
         "VARIANT": variants,

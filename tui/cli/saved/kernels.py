@@ -42,10 +42,10 @@ def kernels(
 ) -> None:
     """Search the correct kernels in all sessions.
 
-    A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
-    the list starts with the best kernels. Each problem gets an equal share of the list if more kernels match than
-    --limit allows. Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui show
-    SESSION KERNEL
+    A kernel matches if its idea, transformation, note, names and source together contain every word of TEXT. Within
+    each problem, the list shows the best kernels first. Each problem gets an equal share of the list if more kernels
+    match than --limit allows. Without TEXT and --problem, the newest session comes first. To show a kernel: kernel-tui
+    show SESSION KERNEL
     """
     from engine.session.library import fair_choice, matching, newest_first, read_library, session_directories
     from engine.system.globbing import TooWide
@@ -81,5 +81,5 @@ def kernels(
 
     print_kernels(shown)
     if len(found) > limit:
-        narrow = "add --problem NAME or words" if len({one.problem for one in found}) > 1 else "add words"
+        narrow = "add words or --problem NAME" if len({one.problem for one in found}) > 1 else "add words"
         echo(f"{len(found) - limit} more; to list all, add --limit {len(found)}; to narrow the search, {narrow}")

@@ -31,10 +31,10 @@ def report(session: str, output: str | None, force: bool, root: Path) -> None:
     """Write a report of a search as one HTML file.
 
     The file shows results, charts, every idea and kernel, and prompts and replies. For each best kernel, it shows the
-    lineage, evidence, diff and source. The file needs no network and no scripts, so you can email or print it. FILE
+    lineage, evidence, diff and source. The file works offline and without scripts, so you can email or print it. FILE
     "-" is standard output.
 
-    The charts need the extra "report": pip install 'kernel-tui[report]' (from a checkout: '.[report]')
+    The charts need the "report" extra: pip install 'kernel-tui[report]' (from a checkout: '.[report]')
     """
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import session_results

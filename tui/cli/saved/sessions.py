@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bool) -> None:
     """List saved sessions, newest first, or compare them.
 
-    Without names, list every session in the directory. The examples that ship with kernel-tui come last.
+    Without names, list every session in the sessions directory. The examples that ship with kernel-tui come last.
     """
     from engine.session.store import list_sessions, summarize
 
@@ -37,7 +37,7 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
     elif not found:
-        echo(f"no sessions in {root}; start one with: kernel-tui config.toml. An example: kernel-tui show by-hand")
+        echo(f"no sessions in {root}; start one with: kernel-tui config.toml. For an example: kernel-tui show by-hand")
     else:
         from tui.console.lists import print_sessions
 
@@ -57,7 +57,7 @@ def _note(one: SessionSummary) -> str:
 
 def _compare_sessions(names: tuple[str, ...], root: Path, *, as_json: bool) -> None:
     if len(names) < 2:
-        raise Failure("name at least two sessions: kernel-tui sessions --compare A B", ExitCode.USAGE)
+        raise Failure("specify at least two sessions: kernel-tui sessions --compare A B", ExitCode.USAGE)
     from tui.compare.sessions import compare_sessions, differing
     from tui.view.session_figures import read_figures
 

@@ -28,7 +28,7 @@ def attach(
 ) -> int:
     """Open the monitor on a session, running or not.
 
-    Without SESSION, open the only running session, or choose a session from a list.
+    Without SESSION, open the running session if there is exactly one; otherwise, show a list of sessions.
 
     Detaching (q) does not stop a search. Several monitors can watch the same session.
     """
@@ -58,14 +58,14 @@ def attach(
 
 
 def _picked(root: Path) -> SessionPaths | None:
-    """Return the only running session or, on a terminal, the user's choice."""
+    """Return the running session if there is exactly one; otherwise, on a terminal, the user's choice."""
     from engine.session.store import list_sessions
 
     running = [one for one in list_sessions(root) if one.state == "running"]
     if len(running) == 1:
         return find(root, str(running[0].directory))
     if not on_terminal():
-        raise Failure(f"name a session; to list them: {list_command(root)}", ExitCode.USAGE)
+        raise Failure(f"specify a session; to list them: {list_command(root)}", ExitCode.USAGE)
     from tui.monitor.screens.picker import pick_session
 
     return pick_session(root)

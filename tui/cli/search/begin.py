@@ -169,7 +169,7 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
 
 
 def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:
-    """Raise Failure if an engine would end immediately, unless a request sets new limits that leave work."""
+    """Raise Failure if an engine would end immediately, unless ``request`` sets limits that allow more work."""
     if request is None and (reason := _nothing_left(paths, state)) is not None:
         raise Failure(reason, ExitCode.USAGE)
     if isinstance(request, ChangeBudget) and (reason := too_low_limit(paths, state, request)) is not None:
@@ -291,7 +291,7 @@ def _device_faults(config: Config) -> tuple[Fault, ...]:
 
 
 def problem_faults(path: Path) -> tuple[Fault, ...]:
-    """Return a fault for each entry under ``problems`` that names no problem file."""
+    """Return a fault for each entry under ``problems`` that does not match a problem file."""
     from engine.config.schema import Fault
     from engine.config.source_locations import key_lines, line_of
     from engine.config.toml_table import toml_table
@@ -416,18 +416,18 @@ def _resume_words(paths: SessionPaths) -> str:
 
 
 def _changes(config: Config, paths: SessionPaths) -> str:
-    """Return the names of the keys that differ between ``config`` and the session's configuration, as text."""
+    """Describe the differences between the session's configuration and ``config``, or return "" if there are none."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
 
     try:
         return ", ".join(differences(load_config(paths.config), config))
     except ConfigError:  # Another version wrote the config.
-        return "another version of kernel-tui wrote the session"
+        return "details unknown (another version of kernel-tui wrote the session)"
 
 
 def _with_more_minutes(paths: SessionPaths, spent: Spent) -> Beginning | None:
-    """Ask whether to resume a session that has used up its minutes, with the limit that all messages suggest."""
+    """Ask whether to resume a session that has used up its minutes, with the suggested new limit."""
     echo(f"{paths.name}: {minutes_are_spent(spent)}.", err=True)
     wanted = _prefers_earlier(f"Continue with a limit of {spent.suggested:g} min?", "continues")
     return _again(paths, ChangeBudget(minutes=spent.suggested)) if wanted else None

@@ -1,4 +1,4 @@
-"""Command: search many problems, each for its own minutes, and report the results as a benchmark."""
+"""Command: search many problems, each with its own time budget, and report the results as a benchmark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _names(devices: str) -> str | list[str]:
 
 @click.command()
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
-@click.option("--sample", type=Integer(min=1), help="Number of problems, chosen at random.")
+@click.option("--sample", type=Integer(min=1), help="Number of problems to choose at random.")
 @click.option("--seed", type=Integer(min=0), help="Random seed of --sample and of the search.  [default: 0]")
 @click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
 @click.option(
@@ -67,9 +67,9 @@ def _names(devices: str) -> str | list[str]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for the report.  [default: report/ in the session's directory; none for a packed session]",
 )
-@click.option("--resume", metavar="SESSION", shell_complete=complete_session, help="Continue this benchmark.")
+@click.option("--resume", metavar="SESSION", shell_complete=complete_session, help="Resume this benchmark.")
 @click.option("--report", metavar="SESSION", shell_complete=complete_session, help="Only write this session's report.")
-@click.option("--new", is_flag=True, help="Start a new session even if the same benchmark exists.")
+@click.option("--new", is_flag=True, help="Start a new session even if this benchmark already has one.")
 @sessions_option
 @watch_options
 def bench(
@@ -93,12 +93,12 @@ def bench(
 
     fast_p is the share of problems whose best kernel is correct, with a 95% speedup interval entirely above p.
 
-    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
-    does not need go to problems that can still improve. At the end, the command writes report.json, report.md and
-    report.html.
+    PATHS are files, globs, directories or builtin:NAME. The search works on one problem at a time. Minutes that a
+    problem does not need go to problems that can still improve. At the end, the command writes report.json, report.md
+    and report.html.
 
-    The same command continues a search that was interrupted or killed. For a complete search, the command only writes
-    the report.
+    To resume an interrupted or killed search, type the same command again. If the search is complete, the command only
+    writes the report.
     """
     own = {
         "PATHS": entries,
@@ -124,7 +124,7 @@ def bench(
         resolve(entries, Path.cwd())  # A missing file is the error to correct first.
         raise click.UsageError("add --minutes-per-problem")
     if not entries or minutes is None:
-        raise click.UsageError("name PATHS and --minutes-per-problem, or a session with --resume or --report")
+        raise click.UsageError("specify PATHS and --minutes-per-problem, or a session with --resume or --report")
     config = _config(entries, sample, seed, minutes, dollars, config_path, device, name)
     return _search(_session(config, root, new=new), output, headless=headless, as_json=as_json)
 
@@ -237,7 +237,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
         return _write(paths, output)
     if not _is_benchmark(paths, state):
         again = f"kernel-tui resume {argument_of(paths)}"
-        raise Failure(f"{paths.name} is not a benchmark; to continue it: {again}", ExitCode.USAGE)
+        raise Failure(f"{paths.name} is not a benchmark; to resume it: {again}", ExitCode.USAGE)
     if state.starts:
         phases = list(state.phases().values())
         echo(f"{paths.name}: continuing; {phases.count('done')} of {len(phases)} problems are done", err=True)
@@ -260,13 +260,13 @@ def _is_benchmark(paths: SessionPaths, state: SessionState) -> bool:
 
 
 _DROPPED_OF_TOTALS = ("problems", "median", "fast_1.5", "geomean")
-"""Columns that a narrow terminal drops, in this order. The report's files have all columns."""
+"""Columns to omit on a narrow terminal, in this order. The report's files have all columns."""
 
 
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
     """Write the report's files. Unless ``quiet``, print the files' paths and the totals.
 
-    For a packed or bundled session without ``output``, the function writes no files and only prints the totals. Raises
+    For a packed or bundled session without ``output``, the function prints the totals but does not write files. Raises
     SessionError, Failure.
     """
     from engine.session.store import is_bundled

@@ -26,7 +26,7 @@ def replay(session: str, root: Path, speed: float) -> int:
         from tui.view.source import argument_of
 
         show = f"kernel-tui show {argument_of(paths)}"
-        raise Failure(f"replay needs a terminal; print the session with: {show}", ExitCode.USAGE)
+        raise Failure(f"replay needs a terminal; to print the session instead: {show}", ExitCode.USAGE)
     from tui.monitor.replay import run_replay
 
     return run_replay(paths, speed=speed)

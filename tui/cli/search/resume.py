@@ -35,9 +35,9 @@ def resume(
 ) -> int:
     """Resume a search that stopped or died.
 
-    Without SESSION, resume the only session that can continue.
+    Without SESSION, resume the only search that has stopped or died.
 
-    A new limit also resumes a search that is finished or has used up its budget.
+    With a new limit, the command can also resume a search that finished or used up its budget.
     """
 
     def begin() -> Beginning:

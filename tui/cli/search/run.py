@@ -19,9 +19,9 @@ from tui.cli.shared.limits import COUNT
 @click.option(
     "--minutes",
     type=FiniteAbove0(),
-    help="Search time limit of the whole session, in minutes, instead of the config's.",
+    help="Search time limit for the whole session, in minutes; overrides the config.",
 )
-@click.option("--rounds", type=COUNT, help="Rounds per problem, after round 0, instead of the config's.")
+@click.option("--rounds", type=COUNT, help="Rounds per problem, after round 0; overrides the config.")
 @click.option("--detach", is_flag=True, help="Start the engine in the background and return immediately.")
 @until_idle_option
 def run(
@@ -39,8 +39,8 @@ def run(
 
     Without CONFIG, the command reads config.toml in the current directory.
 
-    The command attaches to a running search with this configuration. It offers to resume CONFIG's newest search if that
-    search is unfinished. It offers to add minutes if the time budget is used up.
+    If CONFIG's newest search is running, the command attaches to it. If that search is unfinished, the command offers
+    to resume it. If its time budget is used up, the command offers to add minutes.
 
     Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
     """

@@ -44,5 +44,5 @@ def serve(session: str, root: Path, port: int, writable: bool, public_url: str) 
         raise Failure(f"cannot listen on port {port}: {error.strerror}; choose another with --port") from error
     server = MonitorServer(paths, listening, writable=writable, public_url=public_url)
     echo(f"{paths.name}, {'viewers may steer' if writable else 'read-only'}: {server.address}")
-    os.environ["PYTHONPATH"] = python_path()  # for the viewers
+    os.environ["PYTHONPATH"] = python_path()  # The viewers' processes inherit it.
     run_async(server.run())

@@ -44,14 +44,14 @@ def until_idle_option(command: F) -> F:
     return click.option(
         "--until-idle",
         is_flag=True,
-        help="Exit with code 10 when only replies by hand are missing; see docs/how-to/answer-by-hand.md.",
+        help="Exit with code 10 when the search waits only for replies by hand; see docs/how-to/answer-by-hand.md.",
     )(command)
 
 
 def start_and_watch(
     begin: Callable[[], Beginning], *, headless: bool, as_json: bool, detach: bool, until_idle: bool
 ) -> int:
-    """Begin a session, start an engine if none is running, and show the search. Returns the exit code."""
+    """Call ``begin``, start an engine if none is running, and show the search. Returns the exit code."""
     if not (headless or as_json or detach) and on_terminal():
         return _start_in_monitor(begin, until_idle)
     from engine.daemon.launch import start_engine
@@ -76,7 +76,7 @@ def start_and_watch(
 
 
 def _start_in_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
-    """Begin a session and show its search in the monitor, which opens before the engine is ready."""
+    """Call ``begin`` and show the search in the monitor, which opens before the engine is ready."""
     from tui.cli.search.background_child import Aside
 
     start_quickly()

@@ -1,4 +1,4 @@
-"""Options and helpers that all commands share: one-line errors with exit codes, session lookup, JSON output."""
+"""Options and helpers that all commands share: one-line errors with exit codes, session lookup and JSON output."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _discard_output() -> None:
 
 
 def _sessions_to_name(error: click.ClickException) -> str:
-    """Return a sentence that names the newest sessions if the user gave no SESSION, otherwise ""."""
+    """Return a sentence that lists the newest sessions if the user omitted SESSION, otherwise ""."""
     if not isinstance(error, click.MissingParameter) or error.param is None or error.param.name != "session":
         return ""
     from engine.session.store import list_sessions
@@ -182,7 +182,7 @@ def start_quickly() -> None:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end. Import asyncio only here, because ``--help`` does not need this slow import."""
+    """Run ``work`` to completion. Import asyncio only here, because ``--help`` does not need this slow import."""
     import asyncio
 
     return asyncio.run(work)
@@ -222,7 +222,7 @@ def force_option(command: F) -> F:
 def refuse_existing(path: Path | str, *, force: bool) -> None:
     """Raise Failure if the user's output file exists, unless ``--force`` is given. "-" is standard output.
 
-    The function accepts devices and pipes, because writing to them replaces nothing.
+    The function accepts devices and pipes, because writing to them does not replace a file.
     """
     if not force and str(path) != "-" and Path(path).is_file():
         raise Failure(f"{path} already exists; name another file, or add --force to replace it", ExitCode.USAGE)

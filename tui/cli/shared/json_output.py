@@ -14,7 +14,7 @@ _LANGUAGES = ("language", "languages")
 
 
 def readable(value: Any) -> Any:
-    """Return ``value`` with the manual's names: structs as dicts, and languages as in ``LANGUAGE_NAMES``.
+    """Return ``value`` with structs converted to dicts, and languages to their names in ``LANGUAGE_NAMES``.
 
     Like msgspec, keep a struct's tag. For a struct with ``omit_defaults``, omit the fields that have their default
     value.

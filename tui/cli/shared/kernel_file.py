@@ -22,7 +22,7 @@ def read_kernel(path: Path) -> str:
 
 
 _EXPORTED = re.compile(r"# A KernelBench solution for .*, exported by kernel-tui\.\n((?:# .*\n)*)")
-"""Pattern of the header of an exported solution."""
+"""Regular expression for the header of an exported solution."""
 _SESSION = re.compile(r"^# Kernel \S+ of session (.+?)(?:: speedup |; verdict: |\.$)", re.MULTILINE)
 _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 
@@ -30,7 +30,7 @@ _PROBLEM = re.compile(r"^# Problem: (\S.*?)\s*$", re.MULTILINE)
 class ExportedHeader(NamedTuple):
     """The session and the problem that the header of an exported solution names.
 
-    A name that the header lacks is None.
+    A name is None if the header does not contain it.
     """
 
     session: str | None
@@ -38,7 +38,7 @@ class ExportedHeader(NamedTuple):
 
 
 def problem_line(problem: str) -> str:
-    """Return the header line that names an exported solution's problem, without the comment mark."""
+    """Return the header line that names an exported solution's problem, without the comment marker."""
     return f"Problem: {problem}"
 
 
@@ -80,7 +80,7 @@ def language_of(path: Path, source: str = "") -> Language:
         of_session = re.fullmatch(r"v\d+", path.name) is not None and not path.exists()
         hint = (
             f"; export a session's kernel first: kernel-tui export SESSION {path.name} -o {path.name}.py. "
-            "In the monitor, press c to compare two kernels"
+            "To compare two kernels of a session, press c in the monitor"
         )
         raise Failure(f"{path}: not a kernel file (.cpp, .cu or .py){hint if of_session else ''}", ExitCode.USAGE)
     return language

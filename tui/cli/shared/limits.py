@@ -47,14 +47,14 @@ def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> Chang
 
 
 def limit_options(function: F) -> F:
-    """Add an option for each limit. The command receives ``request``, which is None if the user gives no limit."""
+    """Add an option for each limit. The command receives ``request``, which is None if the user omits all limits."""
     above_0 = FiniteAbove0()
     options = (
-        click.option("--minutes", type=above_0, help="Search time limit of the whole session, in minutes."),
+        click.option("--minutes", type=above_0, help="Search time limit for the whole session, in minutes."),
         click.option("--rounds", type=COUNT, help="Rounds per problem, after round 0."),
         click.option("--dollars", type=above_0, help="Limit on the cost of model calls, in dollars."),
         click.option("--tokens", type=COUNT, help="Limit on the sum of input and output tokens."),
-        click.option("--calls", type=COUNT, help="Limit on model calls; each attempt counts."),
+        click.option("--calls", type=COUNT, help="Limit on model calls, including retries."),
         click.option("--model", metavar="NAME", help="Apply --dollars, --tokens and --calls to this model only."),
         click.option(
             "--per-problem", is_flag=True, help="Apply --dollars, --tokens and --calls to each problem separately."

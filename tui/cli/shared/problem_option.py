@@ -1,4 +1,4 @@
-"""The option ``--problem`` of commands that judge a kernel file, with a list of choices if it is missing."""
+"""The option ``--problem`` of commands that judge a kernel file; the error for a missing option lists choices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProblemName(click.ParamType[str]):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say what to type: the file that the kernel's header names, a session's problem, or a built-in problem. The
-        session is the kernel's session or else the newest session in this directory.
+        session is the kernel's session or else the newest session in the sessions directory.
         """
         for kernel in _files(ctx):
             if (named := exported_header(kernel).problem) is not None:
@@ -35,7 +35,8 @@ class ProblemName(click.ParamType[str]):
         if known:
             return f"{choices(known, f'The problems of {session}')}. All built-in problems: kernel-tui problems"
         return (
-            "Name a .py file, or a built-in problem listed by `kernel-tui problems`: --problem builtin:quickstart/gelu"
+            "Specify a .py file, or a built-in problem that `kernel-tui problems` lists, for example: "
+            "--problem builtin:quickstart/gelu"
         )
 
 
@@ -78,7 +79,7 @@ PROBLEM = click.option(
     type=ProblemName(),
     metavar="TEXT",
     help="A .py file or a built-in problem, such as builtin:quickstart/softmax. Not needed for a file in a session's "
-    "best/, or for an exported solution whose header names a problem that the current directory has.",
+    "best/, or for an exported solution whose problem is built in or in the current directory.",
 )
 
 
@@ -108,9 +109,10 @@ def _files(ctx: click.Context | None) -> list[Path]:
 
 
 def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
-    """Return a description of the kernel's session, and its problems. The kernel's session is the session that contains
-    the file, or that the file's header names. If there is no such session, use the newest session. If no session is
-    readable, return ("", []).
+    """Return a description of the kernel's session, and the session's problems.
+
+    The kernel's session is the session that contains the file, or that the file's header names. If there is no such
+    session, use the newest session. If no session is readable, return ("", []).
     """
     root, files = sessions_root(ctx), _files(ctx)
     around = [above for file in files for above in file.absolute().parents if (above / "session.db").is_file()]
@@ -125,7 +127,7 @@ def _problems_at_hand(ctx: click.Context | None) -> tuple[str, list[str]]:
 
 
 def _problems_of(config: Path) -> dict[str, str]:
-    """Return the problems of a session's config by id, as ``--problem`` takes them.
+    """Return the problems of a session's config by id, in the form that ``--problem`` accepts.
 
     Return {} if the config is unreadable.
     """

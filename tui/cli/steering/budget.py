@@ -20,5 +20,5 @@ if TYPE_CHECKING:
 def budget(session: str, request: ChangeBudget | ChangeShare | None, root: Path, as_json: bool) -> None:
     """Change the limits of the search, a model or each problem."""
     if request is None:
-        raise click.UsageError("give one or more of --minutes, --rounds, --dollars, --tokens, --calls")
+        raise click.UsageError("give at least one of --minutes, --rounds, --dollars, --tokens and --calls")
     send(root, session, request, as_json)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def reply(session: str, call: str | None, file: Path | None, root: Path, anyway: bool, as_json: bool) -> None:
     """Answer a prompt by hand, or list unanswered prompts.
 
-    Prompts of models with provider = "manual" wait in the session's outbox/. FILE contains the reply to CALL; '-' reads
-    standard input. Without CALL, list the unanswered prompts.
+    Prompts for models with provider = "manual" wait in the session's outbox/. FILE contains the reply to CALL; '-'
+    reads standard input. Without CALL, list the unanswered prompts.
     """
     from engine.proposers.mailbox import MAX_READ_BYTES, Mailbox
     from engine.system.text_file import read_stream, read_text

@@ -1,4 +1,4 @@
-"""Commands that send a request to a running search: pause, unpause, stop, prune, restore, pin, unpin, retry."""
+"""Commands that send a request to a running search: pause, unpause, stop, prune, restore, pin, unpin and retry."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ prune = _node_command(
     "prune",
     "Prune",
     "Exclude a branch from the search.\n\n"
-    "NODE is a problem, an idea (i12) or a kernel (v34). The branch is NODE and all that derives from it. To undo: "
+    "NODE is a problem, an idea (i12) or a kernel (v34). The branch is NODE and all its descendants. To undo: "
     "kernel-tui restore",
 )
 restore = _node_command("restore", "Restore", "Undo a prune.\n\nNODE is the pruned problem, idea or kernel.")
@@ -67,7 +67,7 @@ pin = _node_command(
     "pin",
     "Pin",
     "Always select the fastest kernel of a branch as a parent.\n\n"
-    "NODE is an idea (i12) or a kernel (v34). The branch is NODE and all that derives from it. To undo: "
+    "NODE is an idea (i12) or a kernel (v34). The branch is NODE and all its descendants. To undo: "
     "kernel-tui unpin",
 )
 unpin = _node_command("unpin", "Unpin", "Undo a pin.\n\nNODE is the pinned idea or kernel.")

@@ -35,8 +35,8 @@ def seed_kernel(
     """Add a kernel that you wrote. The engine judges the kernel next.
 
     KERNEL is a .cpp, .cu or .py file, or '-' for standard input. Run `kernel-tui problems FILE` to see the signature of
-    the problem's C++ and CUDA kernels. The kernel can become a parent in the same round. A corrected version of a file
-    belongs to the same idea if the round, --text and --parent are the same.
+    the problem's C++ and CUDA kernels. The kernel can become a parent in the same round. A corrected version of the
+    file belongs to the earlier version's idea if the round, --text and --parent are unchanged.
     """
     from engine.session.records.requests import SeedKernel
     from engine.system.text_file import read_stream
@@ -46,7 +46,7 @@ def seed_kernel(
     source = read_kernel(kernel) if from_file else read_stream(sys.stdin.buffer, "standard input")
     language = language or language_of_file(kernel.suffix, source)
     if language is None:
-        raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
+        raise click.UsageError("unknown language: use a file name that ends in .cpp, .cu or .py, or give --language")
     of_problem = problem_id(find(root, session), problem, idea or parent)
     command = SeedKernel(
         problem=of_problem,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.session.store import Liveness, SessionPaths
 
 ANSWER_S = 20.0
-"""Time limit for the engine's answer, in seconds. After this time, the command reports that no answer has come."""
+"""Time limit for the engine's answer, in seconds. The command then reports that the engine has not answered."""
 PROBLEM_HELP = "Problem: its name in the session, or its entry in the config.  [default: the only problem]"
 
 
@@ -117,7 +117,7 @@ def problem_id(paths: SessionPaths, problem: str | None, node: str | None = None
 
     A path may be relative to the config. The function returns an unknown name unchanged, so that the engine rejects it.
     Without ``problem``, it returns the problem of the idea or kernel ``node``. Without ``problem`` and ``node``, it
-    returns the session's only problem. Raises Failure if the session has no problem or several.
+    returns the session's only problem. It then raises Failure unless the session has exactly one problem.
     """
     from engine.problem.catalog import CatalogError, resolve
 

@@ -25,7 +25,7 @@ class DevicePane(LinesView):
     _height = 0
     HELP = (
         "Each GPU: load, memory, power, temperature, clocks, throttling, and kernels in progress. With several hosts: "
-        "a line per device, and why a device was lost."
+        "a line per device (or per host, if there are many devices), and why a device was lost."
     )
 
     def show(self, model: Model) -> None:
@@ -36,7 +36,7 @@ class DevicePane(LinesView):
 
 
 def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
-    """Return the pane's lines: none while the session opens, and dim lines without a load history after its end."""
+    """Return the pane's lines: none while the session opens, and dim lines without a load history after it ends."""
     if model.is_opening:
         return []
     if model.link.kind == "ended":

@@ -1,4 +1,4 @@
-"""Lines of the device pane for a cluster: the hosts, their devices' load and memory, and their links."""
+"""Lines of the device pane for a cluster: the load, memory and kernels of each device or host, and the lost devices."""
 
 from __future__ import annotations
 

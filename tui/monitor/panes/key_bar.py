@@ -1,6 +1,6 @@
 """The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as pressing its key.
 
-A notice replaces the hints for a few seconds, and so covers no pane. The hint for help stays.
+A notice replaces the hints for a few seconds, so it does not cover any pane. The help hint stays.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Severity = Literal["information", "warning", "error"]
 MOST_LINES, MOST_LINES_SHORT = 4, 2
 """Maximum number of lines for a notice, on a tall and on a short terminal."""
 READ_S = 1.0
-"""Minimum age in seconds at which a key press dismisses a notice."""
+"""Minimum age of a notice, in seconds, before a key press dismisses it."""
 DETAIL = ("tab(1)", "diff", "filter", "calls", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 ALWAYS = ("help", "detach")
 HELP_COMMAND = next(action.command for action in ACTIONS if action.name == "help")
 MAIN = 8
-"""Number of hints that should fit with their full labels. In a narrower bar, all hints have their short labels."""
+"""Number of hints that should fit with their full labels. If they do not fit, all hints use their short labels."""
 PANE = ("zoom", "back")
 PROBLEMS = ("seed_idea", "seed_kernel", "zoom", "back")
 SEARCHABLE = ("filter", "zoom", "back")
@@ -113,7 +113,7 @@ SEARCHING = (Hint("enter", "search"), Hint("esc", "leave"))
 
 
 class KeyBar(LinesView):
-    """The last line of the screen. Before each drawing, the bar calls ``where`` for the state that selects hints."""
+    """The last line of the screen. Before each redraw, the bar calls ``where`` for the state that selects the hints."""
 
     def __init__(self, where: Callable[[], Where], *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)
@@ -200,7 +200,7 @@ class KeyBar(LinesView):
         return self._drawn([*chosen, *always], 0)
 
     def _drawn(self, hints: Sequence[Hint], start: int) -> Strip:
-        """Draw hints from column ``start`` on, and make them clickable."""
+        """Draw hints, starting at column ``start``, and make them clickable."""
         palette, strips = self.palette, []
         for hint in hints:
             strips.append(line((f" {hint.key}", palette.accent), (f" {hint.label} ", palette.dim)))

@@ -21,7 +21,7 @@ from tui.view.results import is_for_searched_sizes_only
 
 PLACES = 10
 FEW = 5
-"""Minimum number of kernels listed per problem before their notes also get lines."""
+"""Minimum number of kernels listed per problem before notes get lines of their own."""
 WORDS_AT = 6
 """Indent, in cells, of a kernel's note under its figures."""
 
@@ -36,9 +36,7 @@ class Limit(NamedTuple):
 KERNELBENCH = Limit("wrong by KernelBench's rules", "!KB")
 SIZES = Limit("these sizes only", "!sizes")
 OWN, EARLIER = "own", "earlier"
-"""Words for kernels outside the last runoff: their figures are those of their own verdicts, or an earlier runoff scaled
-them.
-"""
+"""Labels for kernels outside the last runoff, whose figures come from their own verdicts or from an earlier runoff."""
 FIGURES = (
     f"speedup, ms: the best kernel's verdict, scaled by the runoff; {EARLIER}: by an earlier runoff; "
     f"{OWN}: the kernel's own verdict, not scaled"
@@ -54,12 +52,12 @@ class Leaderboard(LinesView):
     ellipsis = True
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
-        "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. If the first "
-        "kernel's speedup is uncertain, the best (the star) is the fastest tied kernel whose speedup is not. Speedup "
-        "and ms of a kernel in the last runoff are the best kernel's, scaled by the runoff. Other kernels have figures "
-        f"that an earlier runoff scaled ('{EARLIER}'), or those of their own verdicts ('{OWN}'). The latter are dim if "
-        "they look better than the best kernel's. In a short line, "
-        f"'{KERNELBENCH.mark}' is '{KERNELBENCH.words}', and '{SIZES.mark}' is '{SIZES.words}'."
+        "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. The star marks the "
+        "best kernel: the first one or, if its speedup is uncertain, the fastest tied one whose speedup is not. A "
+        "kernel in the last runoff shows the best kernel's speedup and ms, scaled by the runoff. Other kernels show "
+        f"figures that an earlier runoff scaled ('{EARLIER}'), or those of their own verdicts ('{OWN}'). The latter "
+        "are dim if they look better than the best kernel's. Where space is short, "
+        f"'{KERNELBENCH.mark}' means '{KERNELBENCH.words}', and '{SIZES.mark}' means '{SIZES.words}'."
     )
 
     _model: Model | None = None

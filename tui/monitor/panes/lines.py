@@ -135,7 +135,7 @@ class LinesView(LineWidget):
         return (self._hit + 1 if self._hits else 0, len(self._hits))
 
     def search(self, text: str) -> None:
-        """Highlight ``text``, ignoring case, and go to the first match below the top of the view."""
+        """Highlight ``text``, ignoring case, and go to the first match at or below the top of the view."""
         self._needle = text
         self._find()
         top = self.scroll_offset.y

@@ -42,7 +42,7 @@ class LogPane(LinesView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if self.has_focus:  # Only the user's scrolling stops the following of new lines.
+        if self.has_focus:  # Only scrolling by the user stops the pane from following new lines.
             self._follows = self.scroll_offset.y >= self.max_scroll_y
 
     def _to_end(self) -> None:

@@ -25,7 +25,7 @@ from tui.view.model import Model
 NAME_MIN = 8
 SOL = "% SOL"
 LEGEND = f"{SOL}: lower bound / best time; {SIDE_BY_SIDE}: change in a runoff"
-"""Last line, if there is room for it. It explains marks of the tree too."""
+"""Last line, if there is room for it. It also explains marks in the tree."""
 FIGURES = (("speedup", 8), ("ms", 7), ("eager ms", 9), ("vs compile", 11), (SOL, 6))
 INTERVAL = ("95%", 15)
 """Column after the speedup, if the pane has room for the interval and a few rounds."""
@@ -36,7 +36,7 @@ SHORTEST_CHART = 3
 RUNNING = "> "
 """Mark of the problem whose turn it is."""
 WAITING = (" waiting", " waits")
-"""Words in the chart's place for a problem that has had no turn. The pane shows the first word that fits."""
+"""Words in place of the chart for a problem that has not had its turn. The pane shows the first word that fits."""
 ROOM = 13
 """Height of the pane at 120 columns, in lines."""
 
@@ -48,8 +48,8 @@ class Scoreboard(LinesView):
         "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
         "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
         "kernel's time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each "
-        "round, which later runoffs, verdicts and prunes change. Up and down select another problem, also in the "
-        "tree. Press 'i' to seed an idea for that problem, or 'a' to seed a kernel."
+        "round, which later runoffs, verdicts and prunes can change. Up and down select another problem here and in "
+        "the tree. Press 'i' to seed an idea for that problem, or 'a' to seed a kernel."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "up", show=False),
@@ -61,8 +61,8 @@ class Scoreboard(LinesView):
     ) -> None:
         """``chosen`` returns the problem of the tree's selected row. The focused pane highlights this problem.
 
-        ``choose`` selects a problem in the tree. A message instead of this call would take effect only after the next
-        key.
+        ``choose`` selects a problem in the tree. It is a callback, since a message would take effect only after the
+        next key press.
         """
         super().__init__(id=id)
         self._chosen, self._choose = chosen, choose

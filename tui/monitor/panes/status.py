@@ -43,9 +43,9 @@ TABLE_HINT = "2: table"
 NAME_MIN = 9
 """Minimum width of a problem's name in the line of best speedups, in cells."""
 OTHER_PANES = 110
-"""Minimum screen width, in cells, at which other panes stand beside the tree."""
+"""Minimum screen width, in cells, at which other panes appear beside the tree."""
 IN_OTHER_PANES = 6
-"""Lowest rank of the status parts that the panes beside the tree show too."""
+"""Lowest rank of the status parts that the panes beside the tree also show."""
 FAILED = ("error",)
 """Stop reasons that are failures. All other stop reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -287,7 +287,7 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine == "ended early":
         return Notice(f"ENGINE ENDED EARLY: {one_line(link.message, 160)} {resume}", True)
     if model.engine == "never ran":
-        return Notice(f"No engine has run on this session yet. {resume}", False)
+        return Notice(f"No engine has run in this session yet. {resume}", False)
     if model.engine != "stopped" or engine is None:
         return None
     if engine.stopped == "budget":
@@ -295,7 +295,7 @@ def notice_of(model: Model) -> Notice | None:
     if engine.stopped == "stopped":
         return Notice(f"Stopped on request. {again}", False)
     if engine.stopped == "waiting":
-        return Notice(f"Stopped: only replies by hand are missing. Press I to answer prompts. {again}", False)
+        return Notice(f"Stopped: waiting only for replies by hand. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
         # The message begins with words such as "stopped by SIGTERM".
         how = one_line(engine.message.partition(";")[0], 160)
@@ -304,7 +304,7 @@ def notice_of(model: Model) -> Notice | None:
 
 
 def _why_early(model: Model) -> str:
-    """Say why the search ended before its last minute, or return "" if it did not, or if a spending limit ended it."""
+    """Say why the search ended before its time limit. Return "" if it did not, or if a spending limit ended it."""
     engine, minutes = model.state.engine, model.minutes
     if engine is None or not engine.stopped_by_time or minutes is None:
         return ""
@@ -313,7 +313,7 @@ def _why_early(model: Model) -> str:
 
 
 def news_of(model: Model) -> str | None:
-    """Return the current activity when no kernel is running: the start, a busy device, the end."""
+    """Return the current activity when no kernel is running, such as the start, a busy device, or the end."""
     state, limits = model.state, model.source.limits
     if state.pause_kept and model.link.kind in ("live", "stalled"):
         unpause = "" if model.source.read_only else " Press P to unpause."

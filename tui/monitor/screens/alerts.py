@@ -1,4 +1,4 @@
-"""Choose how to send alerts: bell or OSC 9, a command, a webhook. The monitor remembers the choice."""
+"""Choose how to send alerts: bell or OSC 9, a command, and a webhook. The monitor remembers the choice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class AlertsScreen(ModalScreen[Settings | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(
-                "Alerts: new best kernels, waiting prompts, used-up budgets, stalled or dead engines, ended searches",
+                "Alerts: new best kernels, waiting prompts, used-up budgets, stalled or dead engines, "
+                "and ended searches",
                 markup=False,
             )
             yield OptionList(*(Option(f"{way}: {about}") for way, about in WAYS), markup=False, id="ways")

@@ -105,9 +105,9 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
         return self._model.limits if self._share is None else self._caps[self._share]
 
     async def action_turn(self) -> None:
-        """Switch to the next set of limits. The dialog drops unsaved input."""
+        """Switch to the next set of limits. The dialog discards unsaved input."""
         if not self._shares:
-            self._refuse("This session calls no model, so only the whole search has limits.")
+            self._refuse("This session does not call any models, so only the whole search has limits.")
             return
         order = [None, *self._shares]
         self._share = order[(order.index(self._share) + 1) % len(order)]

@@ -40,7 +40,9 @@ class ConfirmScreen(ModalScreen[bool]):
     DEFAULT_CSS = _css("ConfirmScreen", "error")
 
     def __init__(self, question: Callable[[], tuple[str, ...]], *, yes: str = "yes", no: str = "no") -> None:
-        """``question`` returns the lines. The dialog calls ``question`` every second, because the search goes on."""
+        """``question`` returns the lines. The dialog calls ``question`` every second, because the lines may change
+        while the dialog is open.
+        """
         super().__init__()
         self._question = question
         self._answers = f"y: {yes}    n, enter: {no}"
@@ -71,7 +73,7 @@ class ConfirmScreen(ModalScreen[bool]):
 class NoticeScreen(ModalScreen[None]):
     """A notice in place of a dialog with a text field.
 
-    No letter closes the notice, so that typed text does nothing. The notice says that the text is discarded.
+    No letter key closes the notice, so that typed text does nothing. The notice then says that the text is discarded.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter", "dismiss(None)", "close", show=False)]

@@ -30,7 +30,7 @@ FIGURES = {
     "vs compile": "torch.compile's time / the kernel's time; on a CPU, corrected for changes in machine speed",
     "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",
     "eager ms": "eager's time, measured alongside the best kernel; the log's 'eager alone' is another measurement",
-    "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes change it",
+    "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes can change it",
     "was 2.31x": "a round's figure at its end, before later runoffs, verdicts or prunes changed it",
 }
 
@@ -93,7 +93,7 @@ def help_lines(
     *,
     ascii_only: bool,
 ) -> list[Strip]:
-    """Return the lines of help, most useful first."""
+    """Return the lines of the help screen, most useful first."""
     own = [binding for binding in getattr(focused, "BINDINGS", ()) if isinstance(binding, Binding)]
     glyphs = [(one.ascii if ascii_only else one.unicode, one) for one in GLYPHS.values()]
     about = getattr(focused, "HELP", None)

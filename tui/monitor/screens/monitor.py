@@ -50,7 +50,7 @@ SCORES = (
     *(ev.SizesChecked, ev.TurnStarted, ev.TurnEnded),
 )
 ROOM = 3
-"""Minimum height, in lines, of a pane that can have the focus."""
+"""Minimum height, in lines, at which a pane can take the focus without being zoomed."""
 QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
 """Events that do not change existing rows of the tree."""
 PRUNING = (ev.NodePruned, ev.NodeRestored)
@@ -148,7 +148,10 @@ class MonitorScreen(Screen[None]):
         self.call_after_refresh(self._show_details)  # Draw the tree first, since the highlighter's import is slow.
 
     def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
-        """Show ``events`` that the state has applied, new device ``readings``, and new log lines (``told``)."""
+        """Show ``events`` that the state has applied.
+
+        The flags report new device ``readings`` and new log lines (``told``).
+        """
         self._bests, before = _bests(self.model.state), self._bests
         if self.held:  # Keep the rows too, so that keys act on the node that the user sees.
             self.status.show(self.model, self.held, self.following)
@@ -376,7 +379,10 @@ class MonitorScreen(Screen[None]):
             self.action_pane(4)
 
     def action_calls(self) -> None:
-        """Show the model calls behind the selected node. If the pane already shows the calls, toggle whole prompts."""
+        """Show the model calls behind the selected node.
+
+        If the pane already shows the calls, switch between shortened and full prompts.
+        """
         if self.detail.tab == "Calls":
             self.detail.talk.whole = not self.detail.talk.whole
         self.detail.turn("Calls")
@@ -548,7 +554,7 @@ class MonitorScreen(Screen[None]):
         self.tree_pane.set_title(*artist.header(self._tree_titles(), tolerance, f"{SIDE_BY_SIDE}: runoff", width))
 
     def _tree_titles(self) -> Iterator[tuple[str, bool]]:
-        """Yield the tree's title, then shorter ones. With each, say whether the column names stand beside it."""
+        """Yield the tree's title, then shorter ones, each with a flag: whether the column names appear beside it."""
         view = self.tree_rows.view
         tree = "Tree" if view.mode == "round" else "Lineage"
         is_sorted = view.sort != "written" or view.reverse
@@ -565,7 +571,7 @@ class MonitorScreen(Screen[None]):
 
     def _choose_problem(self, problem: str) -> None:
         if not self.tree_view.select(problem):
-            self.host.say(f"The filter hides {problem}. Press esc twice to clear it.", severity="warning")
+            self.host.say(f"The filter hides {problem}. Press esc twice to clear the filter.", severity="warning")
 
     def _show_best(self) -> None:
         if not self.best.display or not self.best.size.height:

@@ -42,7 +42,7 @@ q              quit
 NAME_WIDTH = 28
 INDENT = 14
 BESTS_LEAST = 60
-"""Minimum width, in cells, for showing the speedups on the same line as the session's name."""
+"""Minimum free width, in cells, for showing the speedups on the same line as the session's name."""
 STYLES = {"running": "bold green", "finished": "green", "stopped": "yellow", "died": "bold red", "unreadable": "red"}
 
 

@@ -25,13 +25,13 @@ from tui.text.sanitize import one_line
 from tui.view.model import Model
 
 REFRESH_S = 0.5
-HINT = "tab: next part    ctrl+y: copy the prompt    ctrl+s: submit the reply    ctrl+e: $EDITOR    esc: close"
+HINT = "tab: next field    ctrl+y: copy the prompt    ctrl+s: submit the reply    ctrl+e: $EDITOR    esc: close"
 
 
 class ReplyScreen(ModalScreen[None]):
     """A dialog that writes replies to the session's mailbox, as ``kernel-tui reply`` does.
 
-    The dialog needs no running engine, since a resumed engine reads the replies.
+    The dialog works without a running engine. When the user resumes the session, the engine reads the replies.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -154,7 +154,7 @@ class ReplyScreen(ModalScreen[None]):
             self._answered.add(call)
             self.query_one("#reply", TextArea).text = ""
             live = self._model.link.kind in ("live", "stalled")
-            reads = "the engine reads it now" if live else "press esc, then R to resume the search"
+            reads = "the engine will now read it" if live else "press esc, then R to resume the search"
             self._say(f"{call}: reply submitted; {reads}.")
             self._look()
 

@@ -30,7 +30,7 @@ MOST_COLUMNS, BESIDE_WORDS = 110, 11
 MOST_LINES = 5
 """Maximum number of lines for a transformation's description."""
 OTHER_LINES = 14
-"""Number of lines outside the list and the description, including two free lines of the screen."""
+"""Number of screen lines outside the list and the description, including two that stay empty."""
 
 
 class IdeaRequest(Struct, frozen=True):
@@ -124,7 +124,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 label = "In your own words. No model writes the kernel: enter opens $EDITOR, where you write it."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
-            keys = "up/down: choose   type: your own words   " if self._entries else ""
+            keys = "up/down: choose   letters: type your own idea   " if self._entries else ""
             yield Static(f"enter: seed   {keys}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:

@@ -77,7 +77,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         *,
         only_pasted: bool = False,
     ) -> None:
-        """``idea`` is the idea that the kernel implements, if any. ``waiting`` are ideas without a kernel.
+        """``idea`` is the idea that the kernel implements, if any. ``waiting`` contains the ideas without a kernel.
 
         ``only_pasted`` is true if the user must not read this machine's files.
         """
@@ -97,7 +97,8 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
                 yield Static(f"For idea {self._idea.id}: {one_line(self._idea.text, 300)}", markup=False)
             elif self._waiting:
                 names = ", ".join(one.id for one in self._waiting[:5])
-                hint = f"Ideas without a kernel: {names}. To write one, cancel, select the idea, and press e."
+                how = "To write a kernel for an idea, cancel, select the idea, and press e."
+                hint = f"Ideas without a kernel: {names}. {how}"
                 yield Static(hint, markup=False)
             if not self._only_pasted:
                 suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))

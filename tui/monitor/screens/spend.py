@@ -118,13 +118,13 @@ def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
         ended = _many(spend.uncertain, "attempt")
         most = _amount(spend.unknown)
         yield (
-            f"{ended} unconfirmed: the provider reported no cost. Limits assume the maximum, {most} more.",
+            f"{ended} unconfirmed: the provider did not report the cost. Limits assume the maximum cost, {most}.",
             palette.warn,
         )
     if held.tokens:
         yield f"Reserved for {_many(len(spending.flying), 'call')} in flight: {_amount(held)}.", palette.dim
     if spend.unpriced:
-        yield f"The dollars exclude {_many(spend.unpriced, 'reply')} without a known price.", palette.warn
+        yield f"The dollar amounts exclude {_many(spend.unpriced, 'reply')} whose price is unknown.", palette.warn
 
 
 def _amount(amount: Amount) -> str:

@@ -1,4 +1,4 @@
-"""Plans for the user's requests: the request, its inverse for undo, and a question to confirm."""
+"""Plans for the user's requests: the request, its inverse for undo, and a confirmation question."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ GONE = "The session was moved or deleted. Open it at its new location: kernel-tu
 FINISHED = "The search is complete"
 _MORE = "Press M to allow more rounds and resume."
 _ANOTHER = "More rounds might not help. Start a new session to search again."
-STARTS_AGAIN = "The search has stopped. New limits start it again."
+STARTS_AGAIN = "The search has stopped. Changing a limit resumes it."
 _KEPT = "All results are kept, and you can resume later."
 _STOP = "A stop cannot be undone, but R resumes a stopped search."
 _NEW_LIMIT = "A new limit cannot be removed. To change it, press M."
 
 
 def finished_words(model: Model, doing: str = "") -> str:
-    """Say that the search is complete and what to do. ``doing`` is what an engine should do, if anything."""
+    """Say that the search is complete and what to do.
+
+    ``doing`` says what the user asked the engine to do, if anything.
+    """
     other = other_end(model.state, model.limits.rounds)
     words = f"{FINISHED}, so no engine can {doing}" if doing else FINISHED
     if other:
@@ -63,8 +66,8 @@ class Plan(Struct, frozen=True):
 
     The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation,
     with the question itself in the first line. If the request cannot be undone, ``why_final`` says so.
-    Otherwise, without an ``inverse``, undo prunes the new node. ``step`` is the step that the request undoes
-    or redoes.
+    Otherwise, if there is no ``inverse``, undo prunes the node that the request added. ``step`` is the step that the
+    request undoes or redoes.
     """
 
     command: Command
@@ -96,7 +99,7 @@ def why_not_steer(model: Model, doing: str = "") -> str | None:
 
 
 def plan_prune(state: SessionState, node: str) -> Plan:
-    """Prune a node, or restore a pruned node."""
+    """Plan to prune a node, or to restore a pruned node."""
     if node in state.pruned:
         return Plan(requests.Restore(node=node), "restoring", node, requests.Prune(node=node))
     if state.is_pruned(node):
@@ -131,9 +134,9 @@ def plan_retry(state: SessionState, node: str) -> Plan:
 
 
 def why_stays_stopped(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> str | None:
-    """Return the reason if too few minutes or rounds would end a stopped search at once, otherwise None.
+    """Return why a stopped search would stay stopped after ``change``, or None if it would continue.
 
-    Limits of a model or a problem count even if the search cannot continue yet.
+    The check accepts any limit of a model or a problem, even if the search cannot continue yet.
     """
     if isinstance(change, requests.ChangeShare):
         return None
@@ -243,7 +246,7 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     pinned = sorted(name for name in branch if name in state.pinned)
     if pinned:
         lines.append(f"The branch contains pinned nodes: {', '.join(pinned[:5])}.")
-    return (*lines, "Until you restore them (d again, or z), pruned kernels cannot be parents or the best.")
+    return (*lines, "Pruned kernels cannot be parents or the best until you restore them (d again, or z).")
 
 
 def _what_stops(running: int, unstarted: int) -> str:
@@ -294,8 +297,8 @@ class History(Struct):
     def undo(self) -> Plan:
         """Return the plan that undoes the last request. Raises Refused if there is nothing to undo.
 
-        If the last request cannot be undone, the refusal says why, and the next undo takes the last request that can be
-        undone.
+        If the last request cannot be undone, the refusal says why. The next call then undoes the last request that can
+        be undone.
         """
         for step in reversed(self._steps):
             if step.undone or step.in_flight:

@@ -46,7 +46,7 @@ def _has_playbook(model: Model) -> bool:
 
 
 def may_read_prose(model: Model) -> bool:
-    """Return whether the session may have a model that reads prose. The check needs no slow import."""
+    """Return whether the session may have a model that reads prose. The check does not import any slow modules."""
     models = _models_of(model)
     return not models or any(provider != "playbook" for provider, _ in models)
 
@@ -54,7 +54,7 @@ def may_read_prose(model: Model) -> bool:
 class Catalogue(Struct, frozen=True):
     """The transformations that turn a given kernel into a new kernel, and the names of all other transformations.
 
-    ``early`` is true if the given kernel has no verdict yet, so that no transformation is known. ``readers`` names the
+    ``early`` is true if the given kernel has no verdict yet, so its transformations are unknown. ``readers`` names the
     session's models that read prose.
     """
 

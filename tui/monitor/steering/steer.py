@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 JUDGE = "judge a new kernel"
-"""Description of what a request with a kernel asks the engine to do."""
+"""What the user asks the engine to do by submitting a kernel, for use in notices."""
 
 
 class Selection(Protocol):
@@ -44,7 +44,7 @@ class Selection(Protocol):
 
     @property
     def kernel(self) -> VariantState | None:
-        """The kernel that the selected row stands for."""
+        """The kernel that the selected row represents."""
 
     def problem_here(self) -> str | None:
         """Return the selected row's problem."""
@@ -104,7 +104,10 @@ class Steering:
             self._host.open_dialog(BudgetScreen(model, starts=stopped), chosen)
 
     def reply(self) -> None:
-        """Answer prompts by hand. The dialog needs no running engine, since a resumed engine reads the replies."""
+        """Answer prompts by hand.
+
+        The dialog works without a running engine. When the user resumes the session, the engine reads the replies.
+        """
         from tui.monitor.screens.reply import ReplyScreen
 
         directory = self._here.model.directory
@@ -263,8 +266,8 @@ class Steering:
     def _may_write(self, doing: str) -> bool:
         """Return whether a request would reach an engine. If not, open a dialog that says why.
 
-        Users often type on after a key that should open a text field. The dialog discards this text, which the main
-        screen would run as commands.
+        Users often keep typing after a key that should open a text field. The dialog discards this text, which the main
+        screen would otherwise treat as keys.
         """
         why = self._host.why_not_steer(doing)
         if why is not None:

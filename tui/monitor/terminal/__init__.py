@@ -1,1 +1,1 @@
-"""The terminal around the monitor: keyboard input, pasted text, clipboard, ASCII mode, the user's editor."""
+"""Terminal integration for the monitor: keyboard input, pasted text, clipboard, ASCII mode, and the user's editor."""

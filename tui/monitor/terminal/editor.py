@@ -37,7 +37,7 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
     Raises EditorError, including when the editor exits with a nonzero status (vim's ``:cq``).
     """
     if app.is_web:
-        raise EditorError("An editor needs a terminal, and this monitor runs in a browser.")
+        raise EditorError("The editor needs a terminal, but this monitor runs in a browser.")
     with tempfile.TemporaryDirectory(prefix="kernel-tui-") as directory:
         file = Path(directory) / file_name
         file.write_text(text, encoding="utf-8")
@@ -58,7 +58,10 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
 
 
 def _failure(command: list[str]) -> str | None:
-    """Run the editor. Return an error text, or None on success. While the editor runs, the monitor ignores Ctrl-C."""
+    """Run the editor. Return an error message, or None on success.
+
+    While the editor runs, the monitor ignores Ctrl-C.
+    """
     name = one_line(Path(command[0]).name, 40)
     interrupt = signal.signal(signal.SIGINT, lambda *_: None)  # The editor would inherit SIG_IGN, but not this handler.
     try:

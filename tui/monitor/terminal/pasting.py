@@ -17,7 +17,10 @@ ESCAPE, SHOWN = "\x1b", "␛"
 
 
 class PasteFilter:
-    """Remove escape characters from pasted text. The input may arrive in pieces of any size."""
+    """Replace escape characters in pasted text with the visible symbol ``␛``.
+
+    The input may arrive in pieces of any size.
+    """
 
     def __init__(self) -> None:
         self._pasting = False

@@ -42,7 +42,7 @@ def clipboard_sequence(text: str) -> str:
 
 
 def tmux_clipboard(text: str) -> None:
-    """Copy ``text`` to tmux's buffer too, since tmux does not pass on OSC 52 by default."""
+    """Also copy ``text`` to tmux's buffer, since tmux does not forward OSC 52 by default."""
     if not os.environ.get("TMUX"):
         return
     with suppress(OSError, subprocess.SubprocessError):
@@ -59,7 +59,7 @@ def tmux_clipboard(text: str) -> None:
 def notification_sequence(text: str) -> str:
     """Return an OSC 9 sequence, which shows a desktop notification in terminals that support it.
 
-    tmux passes the sequence on if ``allow-passthrough`` is on. The function replaces control characters in the text.
+    tmux forwards the sequence if ``allow-passthrough`` is on. The function replaces control characters in the text.
     """
     sequence = f"\x1b]9;{one_line(text, 200)}\x07"
     if not os.environ.get("TMUX"):
@@ -75,7 +75,7 @@ def exit_code_of(app: App[Any]) -> int:
 
 
 class OrphanWatch:
-    """Exit when the terminal is gone, since Textual would loop on end of file forever.
+    """Exit when the terminal is gone, since Textual would otherwise loop forever at end of file.
 
     A thread first calls ``leave``. Two seconds later, the thread kills the process, which may hang on a write to the
     terminal. No data is lost, because the monitor has no unsaved data.

@@ -1,1 +1,1 @@
-"""A search over time: its best kernels, its spending, its devices' work, and its progress."""
+"""A search over time: its best kernels, its spending, its device activity, and its progress."""

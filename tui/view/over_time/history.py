@@ -1,4 +1,4 @@
-"""A search's history: each problem's verdicts and new best kernels, the spending, and the devices' work."""
+"""A search's history: each problem's verdicts and new best kernels, the spending, and device activity."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ How = Literal["verdict", "runoff", "prune or restore"]
 
 
 class Point(Struct, frozen=True, gc=False):
-    """A speedup over eager at a moment of the search.
+    """A kernel's speedup over eager at one point in the search.
 
-    ``seconds`` is the search time. ``verdicts`` counts the problem's kernels with a verdict up to that moment.
+    ``seconds`` is the search time. ``verdicts`` is the number of the problem's kernels with a verdict at that point.
     """
 
     seconds: float
@@ -54,9 +54,9 @@ class Spent(Struct, frozen=True, gc=False):
 
 
 class History(Struct):
-    """The history that a state does not keep: the order of verdicts and new bests, the spending, and the devices' work.
+    """The history that a state does not keep: the order of verdicts and new bests, the spending, and device activity.
 
-    ``changes`` counts the changes of ``problems`` and ``spent``.
+    ``changes`` counts the changes to ``problems`` and ``spent``.
     """
 
     problems: dict[str, Trajectory] = field(default_factory=dict)

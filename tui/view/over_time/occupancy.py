@@ -1,4 +1,4 @@
-"""The devices' work over time: timing, checking, waiting for builds, or nothing."""
+"""Device activity over time: timing, checking, waiting for builds, or idle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINS = 256
 FIRST_BIN_S = 0.5
 """Initial length of a bin, in seconds of search time."""
 MOST_WAITING = 1 << 17
-"""Maximum number of waiting steps, which bounds their memory to 10 MB. A session of 20,000 kernels has fewer steps."""
+"""Maximum length of ``_waiting``, which limits its memory to 10 MB. A session of 20,000 kernels has fewer steps."""
 _WORKS = {"timing": 0, "checking": 1, "building": 2}
 """Stages that occupy a device, as indices of ``Shares``."""
 CHANGES = (
@@ -37,9 +37,9 @@ class Shares(NamedTuple):
 
 
 class _Step(Struct, frozen=True, gc=False):
-    """A change of a kernel's work at ``time`` (Unix seconds).
+    """A change in the work on a kernel at ``time`` (Unix seconds).
 
-    Kinds of work are indices of ``Shares``. None stands for work that occupies no device.
+    ``before`` and ``after`` are indices of ``Shares``, or None if the kernel does not occupy a device.
     """
 
     time: float
@@ -55,7 +55,7 @@ class _Measured(Struct, frozen=True, gc=False):
 
 
 class _Changed(Struct, frozen=True, gc=False):
-    """The search at ``time`` (Unix seconds): its search time, whether the search clock runs, and the number of devices.
+    """The search at ``time`` (Unix seconds): its search time, whether its clock is running, and the number of devices.
 
     ``ends_work`` is true if the engine started or stopped, so that no kernel is in progress.
     """
@@ -68,7 +68,7 @@ class _Changed(Struct, frozen=True, gc=False):
 
 
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. A bin contains the seconds of each kind of work.
+    """Device activity in bins of ``bin_s`` seconds of search time. A bin contains the seconds of each kind of work.
 
     A large session has 100,000 steps, and often no chart is on the screen. The steps therefore wait until a chart needs
     the bins.
@@ -79,7 +79,7 @@ class Occupancy(Struct):
     _at_work: dict[str, int] = field(default_factory=dict)
     """The work on each kernel that is being built, checked or timed."""
     _counts: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """The number of kernels by work, at ``_since``."""
+    """The number of kernels in each kind of work, at ``_since``."""
     _since: float = 0.0
     """Search time up to which ``bins`` are complete."""
     _last: _Changed = _Changed()
@@ -115,7 +115,7 @@ class Occupancy(Struct):
         self._waiting.append(_Changed(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
 
     def shares(self, seconds: float, columns: int) -> list[Shares]:
-        """Return the work in each of ``columns`` equal spans of the search, up to the search time ``seconds``."""
+        """Return device activity in ``columns`` equal spans of the search, up to the search time ``seconds``."""
         self._catch_up()
         seconds = max(seconds, self._since, 1e-9)
         now = Occupancy(self.bin_s, [list(one) for one in self.bins])

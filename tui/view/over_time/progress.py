@@ -48,7 +48,7 @@ def progress_of(model: Model) -> Progress | None:
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
     """Return the used share of each limit, from 0 to 1, by the limit's name.
 
-    If problems take turns, ``problems`` is the share of finished turns, in which the open turn counts in part.
+    If problems take turns, ``problems`` is the share of finished turns, plus the finished part of the open turn.
     Otherwise, ``rounds`` is the share of finished rounds. ``elapsed_s`` is the search time. The result omits limits
     that are not set.
     """
@@ -83,8 +83,9 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
-    """Return the share of finished turns, or None without problems. An open turn counts as the used share of its
-    minutes.
+    """Return the share of finished turns, or None if there are no problems.
+
+    An open turn adds the share of its minutes that it has used.
     """
     phases = list(state.phases().values())
     if not phases:

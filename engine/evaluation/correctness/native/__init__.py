@@ -1,7 +1,7 @@
 """A compiled helper that compares large outputs and mixes large inputs on the CPU in one pass.
 
 PyTorch needs seven passes for a comparison, and wakes all threads for each pass. These passes take several times as
-long as the overhead of a timed call. For a mixture, PyTorch needs three passes.
+long as the overhead of a timed call. To mix inputs, PyTorch needs three passes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def prepare() -> None:
 
 
 def largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple[float, float] | None:
-    """Return the largest absolute error and the largest error relative to ``|want| + floor``. Non-finite errors count
-    as infinity.
+    """Return the largest absolute error and the largest error relative to ``|want| + floor``. If an element is not
+    finite, both errors are infinite.
 
-    Both tensors are contiguous, on the CPU, and of the same floating-point dtype. Returns None if the helper is not
-    available.
+    The helper supports only contiguous CPU tensors of the same floating-point dtype. Returns None for other tensors, or
+    if the helper is not available.
     """
     on_cpu = out.device.type == want.device.type == "cpu" and out.is_contiguous() and want.is_contiguous()
     helper = _library() if on_cpu and out.dtype == want.dtype and out.dtype in _FLOATS else None
@@ -72,7 +72,8 @@ def mix(
     shares: tuple[float, float],
     moved: int,
 ) -> bool:
-    """Write ``shares[0] * mine + shares[1] * theirs + noise``, with ``theirs`` rotated by ``moved`` elements.
+    """Write ``shares[0] * mine + shares[1] * theirs + noise`` to ``target``. The sum uses ``theirs`` rotated by
+    ``moved`` elements.
 
     All tensors are flat and of the same dtype. ``noise`` is shorter than the other tensors and repeats. If the helper
     does not support the tensors, returns False and writes nothing.

@@ -1,4 +1,4 @@
-"""Constants of the sandbox's interfaces: system calls, seccomp filters, Landlock, the CUDA driver.
+"""Constants of the sandbox's interfaces: system calls, seccomp filters, Landlock and the CUDA driver.
 
 The constants follow from these interfaces, so they are not part of the judge's policy. Sources: Linux ``include/uapi``
 (``asm-generic/unistd.h``, ``linux/audit.h``, ``linux/bpf_common.h``, ``linux/seccomp.h``, ``linux/landlock.h``,
@@ -55,14 +55,14 @@ class AuditArch(IntEnum):
 
 
 class Bpf(IntEnum):
-    """Instructions of a classic BPF program, with the addressing modes of seccomp."""
+    """Opcodes of classic BPF instructions, including the addressing modes that seccomp uses."""
 
     LOAD, RETURN = 0x20, 0x06
     JUMP_IF_EQUAL, JUMP_IF_NOT_LESS, JUMP_IF_ANY_BIT = 0x15, 0x35, 0x45
 
 
 class SeccompData(IntEnum):
-    """Offsets in ``struct seccomp_data``: arguments have 64 bits, and BPF loads 32."""
+    """Offsets in ``struct seccomp_data``. Arguments have 64 bits, but BPF loads 32 bits at a time."""
 
     NUMBER, ARCH, ARG0, ARG1, ARG2, ARG2_HIGH = 0, 4, 16, 24, 32, 36
 
@@ -74,7 +74,7 @@ class Seccomp(IntEnum):
 
 
 class Landlock(IntEnum):
-    """Landlock's system calls (equal on all architectures), its flags, and the ABI versions that added features."""
+    """Landlock's system call numbers (the same on all architectures), flags, and ABI versions that added features."""
 
     CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
     CREATE_RULESET_VERSION, RULE_PATH_BENEATH = 1, 1

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Call = tuple[Callable[..., Any], Sequence[Any]]
-    """A function that calls the kernel once, with its arguments. A nonzero integer result means that the call
-    failed.
+    """A function that calls the kernel once, and the function's arguments. A nonzero integer result means that the
+    call failed.
     """
 
 _READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

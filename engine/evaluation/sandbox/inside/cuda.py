@@ -93,7 +93,7 @@ def begin() -> None:
 
 
 def device_bytes(address: int, size: int) -> object:
-    """Wrap device memory of this process as a PyTorch tensor, without a copy."""
+    """Return an object that ``torch.as_tensor`` converts to a tensor of this device memory, without a copy."""
     interface = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3, "strides": None}
     return SimpleNamespace(__cuda_array_interface__=interface)
 
@@ -102,8 +102,8 @@ class CudaBackend(Backend):
     """The GPU backend: device memory that the judge exported, a stream, a pair of events around calls, and the judge's
     gate.
 
-    ``flush_bytes``: size of the buffer whose writes evict the L2 cache. ``default_stream``: whether to use PyTorch's
-    stream. ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate.
+    ``flush_bytes``: size of the buffer that the backend overwrites to evict the L2 cache. ``default_stream``: whether
+    to use PyTorch's stream. ``gate``: descriptor of the gate in the judge's memory, if the judge uses a gate.
 
     Raises ``OSError`` or ``CudaError``.
     """

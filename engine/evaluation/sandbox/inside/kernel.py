@@ -50,15 +50,15 @@ class Kernel(ABC):
 
     @abstractmethod
     def load(self, backend: Backend, kernel: int, base: int, order: Message) -> Message:
-        """Load the kernel on the judge's buffers at ``base``. Return the report for the judge.
+        """Load the kernel, and bind it to the judge's buffers at ``base``. Return the report for the judge.
 
         ``kernel``: the descriptor of the kernel's file. Raises ``NotLoaded``, and ``CudaError`` if the device fails.
         """
 
     @abstractmethod
     def bind(self, slots: Sequence[int]) -> Iterator[tuple[int, Sequence[Call]]]:
-        """Bind one call per slot, with as many calls per group as possible. Yield each group of calls and the slot of
-        its last call.
+        """Bind one call for each of ``slots``, in groups that are as large as possible. Yield each group of calls and
+        the slot of its last call.
         """
 
     def begin(self, seed: int | None) -> None:  # noqa: B027 - compiled kernels draw no random numbers
@@ -66,7 +66,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def keep(self, slot: int, result: Any) -> None:
-        """Keep the result of the last call on ``slot``, before the device has finished. Raises ``LaunchFailed``."""
+        """Keep the result of the last call on ``slot``. The device may still be running. Raises ``LaunchFailed``."""
 
     def failure(self, error: Exception) -> Message:
         """Return the answer to an order that failed with ``error``.
@@ -86,11 +86,11 @@ class Kernel(ABC):
         return {}
 
     def time(self, backend: Backend, order: Message, keep: Callable[[int, Any], None]) -> Message:
-        """Return ``ms``, the time of each call on the order's ``slots`` in milliseconds, by the clock of this process.
+        """Return ``ms``: the time that this process measured for each call on the order's ``slots``, in milliseconds.
 
-        ``flushes``: cache evictions before each call. With 0, calls of one group run back to back. ``seed``: the random
-        seed. ``untimed``: the slots for untimed calls before each timed call, which make launches from Python
-        faster. ``keep``: a function that receives the results.
+        ``flushes``: number of cache evictions before each call. If 0, the calls in a group run back to back. ``seed``:
+        the random seed. ``untimed``: the slots of the untimed calls before each timed call. Untimed calls make the next
+        launch from Python faster. ``keep``: a function that receives the results.
 
         Raises ``LaunchFailed`` and whatever the kernel raises.
         """

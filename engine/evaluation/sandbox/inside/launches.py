@@ -1,4 +1,4 @@
-"""Record the GPU launches of one call: capture the call in a CUDA graph, which runs nothing, and read its nodes.
+"""Capture one call in a CUDA graph, without running the graph, and read the GPU launches from the graph's nodes.
 
 Only the launch itself reveals the size of its dynamic shared memory, which the kernel's code may compute at run time.
 The kernel's process writes this record, so the record only informs people and models. No check relies on the record.

@@ -1,4 +1,4 @@
-"""Messages between judge and runner. Each datagram of a Unix SEQPACKET socket contains a JSON object and file
+"""Messages between the judge and a runner. Each datagram of a Unix SEQPACKET socket contains a JSON object and file
 descriptors.
 
 Threat: forged-answer.

@@ -71,7 +71,7 @@ class Ledger:
         return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount, output: OutputLimit | None = None) -> Hold:
-        """Reserve ``worst`` for an attempt until :meth:`release`. If the calls in flight leave too little of a limit,
+        """Reserve ``worst`` for an attempt until :meth:`release`. If calls in flight have reserved too much of a limit,
         wait until enough of them end.
 
         With ``output``, the error message can suggest a smaller ``max_output_tokens``.

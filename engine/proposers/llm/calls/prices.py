@@ -1,4 +1,4 @@
-"""Token prices: the price list in the package ``genai-prices`` (no network), or the prices in the config.
+"""Token prices: the price list in the ``genai-prices`` package (no network), or the prices in the config.
 
 An unknown price is None, never 0. The list has no prices for programs, which may report their own cost.
 """
@@ -11,7 +11,7 @@ from engine.session.records.model_calls import Usage
 _PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
 _Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
-"""The service tiers that the provider may use for a request with the tier "auto". The provider's project settings
+"""The service tiers that the provider may use for a request with the "auto" tier. The provider's project settings
 select the tier, and only the reply names it.
 """
 

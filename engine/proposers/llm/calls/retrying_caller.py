@@ -1,8 +1,8 @@
 """Calls to one model: attempts, retries, cost and recording. Only this module retries calls.
 
 The caller records each attempt before sending it, each failure before the next wait, and each reply before parsing.
-Even after a crash, the session file therefore contains all confirmed spending and the maximum cost of attempts in
-flight (``engine.session.state.spend``).
+The session file therefore contains all confirmed spending and the maximum cost of attempts in flight, even after a
+crash (``engine.session.state.spend``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client for Anthropic's Messages API, based on the SDK ``anthropic``, with streaming.
+"""Streaming client for Anthropic's Messages API, based on the ``anthropic`` SDK.
 
 The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
 A streamed reply is complete only if the ``message_stop`` event has arrived. The SDK handles addresses, keys, errors and
@@ -164,7 +164,7 @@ def _failure_of(error: Exception) -> CallFailed:
 
 def _kind_of(error: APIStatusError) -> FailureKind:
     """Classify an error by Anthropic's error type or, if the response has none, by the HTTP status."""
-    # Anthropic rejects requests of accounts without credit as invalid requests.
+    # Anthropic reports requests from accounts without credit as invalid requests.
     if error.status_code == 402 or "credit balance is too low" in (error.api_message or ""):
         return "quota"
     if (known := _KINDS.get(str(error.type))) is not None:

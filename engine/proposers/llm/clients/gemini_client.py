@@ -1,4 +1,4 @@
-"""Client for Google Gemini, based on google-genai, with streaming.
+"""Streaming client for Google Gemini, based on the ``google-genai`` SDK.
 
 The client passes its own HTTP client to the SDK, whose default transport depends on whether aiohttp is installed. The
 client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries. The

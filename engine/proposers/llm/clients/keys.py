@@ -1,6 +1,5 @@
 """Read each model provider's API key once from the environment, and never display a key. The engine deletes a key from
-its environment when reading the key. Therefore the engine's child processes (compilers, judges, kernels under test)
-never inherit a key.
+its environment when it reads the key. Compilers, judges and kernels therefore never inherit a key from the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class KeyMissing(Exception):
 
 
 def key_for(model: CalledModel) -> str:
-    """Read a model's key from the environment, and delete the key there. Raises :class:`KeyMissing`."""
+    """Read a model's key, and delete it from the environment. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is None:
         return _NONE_NEEDED
@@ -37,7 +36,7 @@ def key_for(model: CalledModel) -> str:
 
 
 def check_key(model: CalledModel) -> None:
-    """Check that the environment contains a model's key, and leave the key there. Raises :class:`KeyMissing`."""
+    """Check that the environment contains a model's key, without deleting the key. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is not None and variable not in _taken and not os.environ.get(variable, "").strip():
         raise _missing(model, variable)

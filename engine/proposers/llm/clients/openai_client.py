@@ -2,8 +2,8 @@
 ``base_url``.
 
 The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
-A streamed reply is complete only if its terminal event has arrived, because streams in both protocols may end early
-without an error.
+A streamed reply is complete only if its terminal event has arrived, because streams of both APIs may end early without
+an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fields that the client needs from the streams of OpenAI's Responses and chat-completions protocols."""
+"""The fields that the client needs from the streams of OpenAI's Responses and Chat Completions APIs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Event(Struct):
 
 
 class Delta(Struct):
-    """The next part of a reply. Mistral's reasoning models send ``content`` as a list of thinking and text."""
+    """The next part of a reply. Mistral's reasoning models send ``content`` as a list of thinking and text parts."""
 
     content: str | list[Part] | None = None
     refusal: str | None = None

@@ -1,4 +1,4 @@
-"""Shared helpers for streams: a text buffer, a timeout for silent servers, HTTP headers, and failed connections."""
+"""Shared helpers for streams: buffer text, time out silent servers, check HTTP headers, and classify failures."""
 
 from __future__ import annotations
 

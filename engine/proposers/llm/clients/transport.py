@@ -1,7 +1,7 @@
 """The HTTP client for the SDKs: the ``httpx2`` interface over aiohttp's connections.
 
 For each request, httpx2's own pool examines all connections and parses replies in Python. With 64 concurrent calls,
-httpx2's pool takes half of each call's time. OpenAI's SDK offers aiohttp for the same reason. However, OpenAI's
+this pool accounts for half of each call's time. OpenAI's SDK offers aiohttp for the same reason. However, OpenAI's
 transport does not distinguish a connection that broke after the request from a connection that failed before the
 request. The difference matters, because only a break after the request may cost money.
 """

@@ -15,8 +15,8 @@ from engine.proposers.playbook.ir.program import ROW_OPS, Access, PointwiseProgr
 from engine.proposers.playbook.ir.sizes import named
 
 MAX_NODES = 200
-"""Maximum number of operators per graph. A larger graph is a whole network, for which a single fused kernel would be
-unreadable.
+"""Maximum number of operators per graph. A larger graph is usually a whole network, and a single fused kernel for it
+would be unreadable.
 """
 _NUMBERS = {"inf": inf, "-inf": -inf, "nan": nan}
 _TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
@@ -34,7 +34,7 @@ def analyze(spec: ProblemSpec) -> Program:
 
 
 def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode, ...]:
-    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute the graph.
+    """Return the graph of ``spec``. Raises ``Unsupported`` if a single kernel cannot compute the graph.
 
     Args:
         writes: Whether the pattern supports models that write to their buffers.
@@ -143,7 +143,7 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
     if isinstance(arg, dict) and "ref" in arg:
         term = terms[arg["ref"]]
         if isinstance(term, tuple):
-            raise Unsupported(f"the model uses all results of {arg['ref']} at once")
+            raise Unsupported(f"the model uses the outputs of {arg['ref']} as one tuple")
         return term
     if isinstance(arg, (list, tuple)):
         return [_argument(one, terms, target) for one in arg]
@@ -165,7 +165,9 @@ def reachable(roots: Iterable[Term]) -> list[Term]:
 def refuse_positions(roots: Iterable[Term]) -> None:
     """Raise ``Unsupported`` if a term depends on an element's position."""
     if any(term.op == "position" for term in reachable(roots)):
-        raise Unsupported("a value depends on the positions of elements, and only matrix products support such values")
+        raise Unsupported(
+            "a value depends on the positions of elements, which the playbook supports only after matrix products"
+        )
 
 
 def pointwise_program(outputs: dict[str, Term], *, positions: bool = False) -> PointwiseProgram:
@@ -190,7 +192,7 @@ def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram
         shape = term.args[0].shape
         wide = [dim for dim, size in enumerate(shape) if size != 1]
         if term.dims != tuple(wide[len(wide) - len(term.dims) :]):
-            raise Unsupported(f"the model reduces {list(shape)} over dimensions that are not the last ones")
+            raise Unsupported(f"the model reduces a {list(shape)} tensor over dimensions that are not the last ones")
         if term.reduce not in ROW_OPS:
             raise Unsupported(f"the model reduces rows with the unsupported operation {term.reduce}")
     geometries = {(term.args[0].numel, term.cols) for term in reductions}

@@ -110,8 +110,8 @@ def _logaddexp(a: Term, b: Term) -> Term:
 
 
 def _triangle(compare: Literal["ge", "le"]) -> Rule:
-    """Return the rule that sets elements on one side of a diagonal to 0. An element stays if ``compare(column - row,
-    diagonal)`` is true.
+    """Return the rule that sets elements on one side of a diagonal to 0. An element keeps its value if
+    ``compare(column - row, diagonal)`` is true.
     """
 
     def rule(x: Term, diagonal: int = 0) -> Term:
@@ -323,7 +323,7 @@ def _batch_norm(
         result, new_mean, inverse = _normalised(x, dims, eps)
         saved = (t.view(new_mean, (x.shape[1],)), t.view(inverse, (x.shape[1],)))
     elif mean is None or var is None:
-        raise Unsupported("the model normalizes a batch without running statistics")
+        raise Unsupported("the model uses batch normalization without running statistics")
     else:
         inverse = t.view(t.apply("rsqrt", t.apply("add", var, eps)), channels)
         result = t.apply("mul", t.apply("sub", x, t.view(mean, channels)), inverse)
@@ -344,7 +344,7 @@ def _rms_norm(x: Term, shape: list[int], weight: Term | None = None, eps: float 
 
 def _refuse_dtype(dtype: str | None) -> None:
     if dtype not in (None, "float32"):
-        raise Unsupported(f"the model accumulates in {dtype}")
+        raise Unsupported(f"the model converts a tensor to {dtype}")
 
 
 RULES: Mapping[str, Rule] = {
@@ -483,7 +483,7 @@ def _permuted(target: str, shape: Shape, args: list[Any]) -> Term:
         order.reverse()
     moved = [dim for dim in order if term.shape[dim] != 1]
     if moved != sorted(moved):
-        raise Unsupported(f"the model permutes the dimensions of a {list(term.shape)} tensor in memory")
+        raise Unsupported(f"the model permutes dimensions of a {list(term.shape)} tensor that are larger than 1")
     return t.view(term, shape)
 
 

@@ -26,7 +26,7 @@ from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Value
 
 ACC = "@"
-"""The name under which kernels load the heavy operator's output. No tensor of a problem has this name."""
+"""The name of the heavy operator's output in programs. No tensor of a problem has this name."""
 FLOATS = ("float32", "float16", "bfloat16")
 
 
@@ -100,8 +100,8 @@ def epilogue(
 
     Args:
         shape: The shape of ``node``'s output.
-        numel: The number of elements in that output, with the header's names. Required if ``shape`` no longer contains
-            these names.
+        numel: The number of elements in that output, as a named size (``ir.sizes``). Required if the sizes in ``shape``
+            have lost their names.
         positions: Whether the pattern supports values that depend on an element's position.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})
@@ -135,7 +135,7 @@ def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int, position
     for k in chain.order:
         value = chain.values[k]
         if value.op == "load" and value.tensor == ACC and value.access != _whole(numel):
-            raise Unsupported("the model combines elements of the result from different positions")
+            raise Unsupported("the model combines elements from different positions of the operator's result")
     if chain.numel != numel:
         raise Unsupported("one of the problem's outputs and the operator's result differ in size")
     return chain

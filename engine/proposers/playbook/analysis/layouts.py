@@ -97,7 +97,10 @@ def viewed(layout: Layout, shape: tuple[int, ...]) -> Layout:
             elif layout.dims == contiguous(layout.tensor, layout.shape).dims:
                 return Layout(layout.tensor, layout.offset, contiguous(layout.tensor, tuple(map(int, shape))).dims)
             else:
-                raise Unsupported(f"the model views a {list(layout.shape)} tensor as {list(shape)}, which splits rows")
+                raise Unsupported(
+                    f"the model views a {list(layout.shape)} tensor as {list(shape)}, which the playbook supports only "
+                    "for contiguous tensors"
+                )
         dims.append(_merged(reversed(taken)))
     return Layout(layout.tensor, layout.offset, tuple(reversed(dims)))
 
@@ -181,7 +184,7 @@ def _as_strided(layout: Layout, node: GraphNode) -> Layout:
     shape = tuple(node.args[1])
     dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))
     if dims != contiguous(layout.tensor, shape).dims or (len(node.args) > 3 and node.args[3]):
-        raise Unsupported("the model sets strides for a tensor whose elements are not in memory order")
+        raise Unsupported("the model sets strides or an offset that a contiguous tensor does not have")
     return viewed(layout, shape)
 
 

@@ -1,7 +1,7 @@
 """Terms: the traced reference as elementwise operations, reductions and broadcasts of shaped values.
 
 Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term has a shape. Terms express
-composite operators (``silu``, ``native_layer_norm``) in primitives, and contain folded constants.
+composite operators (``silu``, ``native_layer_norm``) in primitives, with constants folded.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Term:
     """One shaped value of a traced reference, compared by identity.
 
     Attributes:
-        op: An ``op`` of :class:`ir.program.Value`, or one of the following. ``position`` is the number of an element.
-            ``reduce`` reduces the dimensions ``dims`` of ``args[0]``, which have ``cols`` elements. ``view`` has the
-            same elements in the same order, with another shape. ``expand`` broadcasts ``args[0]``.
-        text: The C expression of a constant that follows from the header's sizes; "" for any other constant.
+        op: An ``op`` of :class:`ir.program.Value`, or one of the following. ``position`` is an element's index.
+            ``reduce`` reduces the dimensions ``dims`` of ``args[0]``; ``cols`` is the product of their sizes. ``view``
+            reshapes ``args[0]`` without reordering its elements. ``expand`` broadcasts ``args[0]``.
+        text: The C expression of a constant that derives from the header's sizes; "" for any other constant.
     """
 
     op: str
@@ -80,7 +80,7 @@ def positions(size: int) -> Term:
     """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent these numbers."""
     if size > _LARGEST_POSITION:
         raise Unsupported(
-            f"the model needs integers up to {size}, but fp32 represents every integer only up to {_LARGEST_POSITION}"
+            f"the model needs integers up to {size}, but fp32 is exact only for integers up to {_LARGEST_POSITION}"
         )
     return Term("position", (size,))
 
@@ -104,7 +104,7 @@ def apply(op: str, *operands: Operand) -> Term:
 
 
 def _folded_text(op: str, first: Term, second: Term) -> str:
-    """Return the C expression of a constant folded from two constants, if at least one constant follows from a size."""
+    """Return the C expression of a constant folded from two constants; "" if neither constant derives from a size."""
     if not (first.text or second.text) or not (math.isfinite(first.number) and math.isfinite(second.number)):
         return ""
     return f"({first.text or repr(first.number)}) {_SIGNS[op]} ({second.text or repr(second.number)})"
@@ -209,6 +209,6 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(given: Sequence[int]) -> int:
-    """Return a broadcast dimension's size. The size keeps its name from one of the operands."""
+    """Return a broadcast dimension's size. If an operand's size has a name, the result keeps that name."""
     wide = [size for size in given if size != 1]
     return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

@@ -26,11 +26,11 @@ _LIBRARY = {
 }  # fmt: skip
 _LIBRARY_BINARY = {"pow": "std::pow", "atan2": "std::atan2", "fmod": "std::fmod"}
 _CALLS = {"exp": "exp_parts", "expm1": "exp_parts", "sigmoid": "exp", "tanh": "expm1", "log1p": "log"}
-"""For each function, the other function that its polynomial calls."""
+"""For each function, the function that its polynomial version calls."""
 FUNCTIONS = frozenset(_LIBRARY) | {"sigmoid", "sign"}
 """Unary operations that kernels write as calls to ``<op>_of``."""
 POLYNOMIAL = frozenset({"exp", "expm1", "sigmoid", "tanh", "erf", "log", "log1p"})
-"""Functions with a vectorized polynomial. Kernels compute other functions with the C library, lane by lane."""
+"""Functions with a vectorized polynomial. For most other functions, kernels call the C library once per lane."""
 EXPONENTIALS = frozenset({"exp", "expm1", "sigmoid", "tanh"})
 """Functions whose polynomial is available in several degrees."""
 _HELPERS = FUNCTIONS | frozenset(_LIBRARY_BINARY) | {"max", "min"}

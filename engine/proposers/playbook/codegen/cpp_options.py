@@ -21,7 +21,7 @@ class ElementwiseOptions(Struct, frozen=True, forbid_unknown_fields=True):
         unroll: Vectors per iteration of the loop that stores results.
         exp_degree: Degree of the exponential's polynomial.
         stores: Whether stores go through the caches or bypass the caches.
-        prefetch: The distance of prefetches ahead of the loads, in elements; 0 means no prefetch.
+        prefetch: Prefetch distance, in elements; 0 means no prefetch.
     """
 
     lanes: int = 1

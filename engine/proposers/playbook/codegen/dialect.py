@@ -35,7 +35,7 @@ class Expression(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operation's syntax: a pattern, its precedence, and the lowest precedence that each operand may have."""
+    """An operation's syntax: a format string, its precedence, and the lowest precedence that each operand may have."""
 
     pattern: str
     level: int = ATOM
@@ -71,7 +71,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def operator(self, op: str) -> Operator:
-        """Return the syntax of an operation in ``ir``."""
+        """Return the syntax of the operation ``op`` (``ir.program.Value.op``)."""
 
     @abstractmethod
     def number(self, number: float) -> str:

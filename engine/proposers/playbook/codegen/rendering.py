@@ -1,7 +1,7 @@
 """Render kernel files from the Jinja templates in ``engine/proposers/playbook/templates``.
 
-A template reads like the kernel that it produces. Python passes names, numbers and single C expressions to a template,
-never lines of syntax. ``*.cpp.j2`` and ``*.cu.j2`` are kernels. A leading ``_`` marks a partial template that kernels
+A template reads like the kernel that it produces. Python passes it the names, numbers, expressions and statements that
+depend on the program. ``*.cpp.j2`` and ``*.cu.j2`` are kernels. A leading ``_`` marks a partial template that kernels
 include.
 """
 
@@ -24,7 +24,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 @cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # Deferred import, because a process that only ranks ideas renders nothing.
+    import jinja2  # Deferred import, because a process that only ranks ideas does not need it.
 
     folder = resources.files("engine.proposers.playbook") / "templates"
     environment = jinja2.Environment(

@@ -57,7 +57,7 @@ def number_assertions(numbers: Iterable[float], tensors: Iterable[TensorSpec]) -
 
 
 def free(layouts: Iterable[Layout]) -> bool:
-    """Return whether all sizes of the operands follow from the header, so that no operand depends on a fixed number."""
+    """Return whether all operand sizes derive from the header, so that no operand depends on a fixed number."""
     return all(isinstance(size, Size) and not size.under and size.by == 1 for one in layouts for atoms in one.dims
                for size, _ in atoms)  # fmt: skip
 

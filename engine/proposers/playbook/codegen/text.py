@@ -1,4 +1,4 @@
-"""Helpers for the patterns that assemble C text in Python instead of Jinja: matmuls, convolutions, attention."""
+"""Helpers for the patterns that assemble C text in Python instead of Jinja: matmuls, convolutions and attention."""
 
 from __future__ import annotations
 

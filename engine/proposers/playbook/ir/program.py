@@ -1,7 +1,7 @@
 """Programs: the intermediate representation between a traced reference and the templates for all languages.
 
-A program computes on a **domain** of ``numel`` elements in row-major order. Element ``i`` is one iteration of the
-kernel. A program's sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the
+A program computes on a **domain** of ``numel`` elements in row-major order. The kernel computes one element per
+iteration. A program's sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the
 header (``sizes.Size``). A program's ``values`` are in static single assignment form: value number ``k`` depends only on
 earlier values. A program contains each common subexpression once. Tensors are fp32 and contiguous.
 
@@ -72,7 +72,7 @@ class Value(Struct, frozen=True):
             element's row. ``select`` chooses between two values: its ``args`` are the condition, the value if true, and
             the value if false. Products and roots replace ``pow`` for suitable exponents.
         args: Positions of the operands among the program's values.
-        text: The C expression of a ``number`` that follows from the header's sizes; "" for any other number.
+        text: The C expression of a ``number`` that derives from the header's sizes; "" for any other number.
     """
 
     op: str

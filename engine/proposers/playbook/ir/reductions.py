@@ -13,8 +13,9 @@ from engine.proposers.playbook.ir.program import FusedPair, Reduction, Store, Va
 class Geometry(Struct, frozen=True):
     """A domain of ``outer`` x ``folded`` x ``inner`` x ``run`` elements in row-major order.
 
-    A **row** is a pair of positions in ``outer`` and ``inner``. A reduction folds the ``folded`` x ``run`` elements of
-    a row. A sum over the middle dimension has a ``run`` of 1. Batch statistics have an ``outer`` of 1.
+    A **row** contains the elements at one position in ``outer`` and one position in ``inner``. A reduction folds the
+    ``folded`` x ``run`` elements of a row. A sum over the middle dimension has a ``run`` of 1. Batch statistics have an
+    ``outer`` of 1.
     """
 
     outer: int
@@ -46,9 +47,9 @@ class ReductionProgram(Program, frozen=True, dict=True):
     """A program over ``geometry``. ``per_row`` says which values belong to a row. All other values belong to an
     element.
 
-    In a per-row load, the access is relative to the row's number, ``o * inner + c``. In a per-element load, the access
-    is relative to the element's number. A store may overwrite a model buffer that the same row reads. ``counters``
-    names int64 buffers that each call increments by 1.
+    In a per-row load, ``access`` maps the row's number: ``o * inner + c`` at position ``o`` in ``outer`` and ``c`` in
+    ``inner``. In a per-element load, ``access`` maps the element's number. A store may overwrite a model buffer that
+    the same row reads. ``counters`` names int64 buffers that each call increments by 1.
     """
 
     geometry: Geometry
@@ -69,7 +70,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def moments(self) -> FusedPair | None:
-        """Return the mean, the sum of deviations and the sum of their squares, if two passes compute nothing else."""
+        """Return the first ``moments`` pair that has a correction and whose passes compute nothing else, if any."""
         pairs = (one for one in fused_pairs(self) if one.kind == "moments" and one.correction >= 0)
         return next((one for one in pairs if is_alone(self, one)), None)
 

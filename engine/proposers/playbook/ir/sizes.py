@@ -1,6 +1,6 @@
 """Sizes with names: the playbook makes choices based on a size's value, but its kernels use the header's constant.
 
-A kernel with ``x_dim1`` instead of 3000 is also correct at other sizes. Such a kernel is equally fast, because the
+A kernel with ``x_dim1`` instead of 3000 is also correct at other sizes. This kernel is equally fast, because the
 compiler knows the value of ``x_dim1``. A :class:`Size` is an ``int`` that also records the tensor dimensions in its
 numerator and denominator. Arithmetic on sizes therefore preserves the header's names. In a kernel, a size without a
 name appears as a number. An assertion (``codegen.size_assertions``) then stops the build at sizes for which that number
@@ -95,7 +95,7 @@ def named(tensor: str, shape: Sequence[int]) -> tuple[int, ...]:
 def viewed(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     """Return ``wanted``, another shape of the same elements, with the names from ``source`` that determine its sizes.
 
-    If a view cuts a dimension, it is unclear which part is fixed at other sizes, so both parts stay numbers.
+    If a view splits a dimension, it is unclear which part is fixed at other sizes, so both parts stay numbers.
     """
     waiting = [size for size in source if size > 1]
     found: list[int] = []
@@ -105,7 +105,7 @@ def viewed(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
             have = waiting.pop()
             left //= int(have)
             made = made * have
-        if left > 1 and waiting and waiting[-1] % left == 0:  # The view cuts a dimension.
+        if left > 1 and waiting and waiting[-1] % left == 0:  # The view splits a dimension.
             waiting.append(int(waiting.pop()) // left)
             if waiting[-1] == 1:
                 waiting.pop()

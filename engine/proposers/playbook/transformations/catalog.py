@@ -12,13 +12,13 @@ from engine.proposers.protocol import TriedIdea
 COMBINED = "+"
 """The separator between the names of transformations that one idea combines."""
 _MEMORY_BOUND = 0.5
-"""Minimum SOL share of a kernel that counts as memory-bound."""
+"""Minimum SOL share at which the ranking treats a kernel as memory-bound."""
 _COMPUTE_BOUND = 0.2
-"""Maximum SOL share of a kernel that counts as compute-bound."""
+"""Maximum SOL share at which the ranking treats a kernel as compute-bound."""
 _TRUST = 2.0
 """The weight of each measured gain in the ranking. The expected gain has weight 1."""
 _PROMISING = 1.1
-"""The smallest expected gain of a transformation that a tuned first kernel already applies."""
+"""The smallest expected gain of a transformation that a tuned first kernel includes."""
 _JITTER = 0.02
 """The relative random spread in the ranking. With this spread, different seeds rank equally good transformations
 differently.

@@ -7,10 +7,10 @@ from engine.proposers.playbook.base import Choices, Transformation
 
 
 def has_avx512(device: DeviceFact) -> bool:
-    """Return whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, the function
-    assumes such registers.
+    """Return whether the CPU has 32 vector registers of 64 bytes. If the CPU's features are unknown, assume that it
+    does.
 
-    Without such registers, GCC 12 uses the stack to split vectors of 16 floats. Kernels then take 2 to 40 times as
+    Without these registers, GCC 12 uses the stack to split vectors of 16 floats. Kernels then take 2 to 40 times as
     long as with 8 floats.
     """
     return "avx512f" in device.features or not device.features
@@ -52,8 +52,8 @@ def narrower_vectors() -> Transformation:
     return Transformation(
         "narrower_vectors",
         "compute",
-        "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors, which are "
-        "equally fast where memory is the limit and keep the clock higher.",
+        "512-bit instructions lower the clock rate of some cores and leave longer tails. Use 256-bit vectors, which "
+        "are equally fast in memory-bound kernels and keep the clock rate higher.",
         {"lanes": 8},
         ("lanes",),
         gain=1.01,
@@ -65,7 +65,7 @@ def shorter_polynomial() -> Transformation:
     return Transformation(
         "shorter_polynomial",
         "compute",
-        "The exponential's polynomial of degree 6 is more accurate than float needs. Degree 5 saves a multiply-add per "
+        "The degree-6 polynomial for exp is more accurate than float requires. Degree 5 saves a multiply-add per "
         "element; the relative error stays near 2e-7.",
         {"exp_degree": 5},
         ("exp_degree",),
@@ -82,7 +82,7 @@ def reciprocal(what: str) -> Transformation:
         "reciprocal",
         "compute",
         f"A vector division takes about twenty cycles, but a multiplication only half a cycle. {what} and multiply "
-        "each element by this reciprocal. The result changes by one rounding.",
+        "each element by this reciprocal. The reciprocal adds one rounding error.",
         {"divide": "reciprocal"},
         gain=1.12,
         helps="compute",
@@ -109,7 +109,7 @@ def prefetch() -> Transformation:
         "prefetch",
         "latency",
         "The hardware prefetcher stops at page boundaries and starts over on every row. Prefetch lines a fixed "
-        "distance ahead, so that loads hit the L1 cache. The gain is largest where memory is the limit.",
+        "distance ahead, so that loads hit the L1 cache. The gain is largest in memory-bound kernels.",
         {"prefetch": 512},
         ("prefetch",),
         gain=1.45,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine.proposers.playbook.base import Choice, Choices, Recipe
 
 _COMBINATIONS = 64
-"""The number of random combinations to draw before a recipe counts as explored."""
+"""The number of random combinations of settings to draw for a recipe."""
 
 
 class Measured(Struct, frozen=True):
@@ -23,7 +23,7 @@ class Measured(Struct, frozen=True):
 def candidates(
     base: Recipe, knobs: dict[str, tuple[Choice, ...]], measured: Sequence[Measured], seed: int
 ) -> Iterator[Recipe]:
-    """Yield unmeasured settings of ``base``'s opened knobs, the most promising first, each once.
+    """Yield each unmeasured setting of ``base``'s opened knobs once, the most promising first.
 
     The center is the fastest measured setting of the same structure, or ``base`` if there is none. ``base`` itself
     comes first. Settings that differ from the center in one knob follow, then random combinations. The nearest settings

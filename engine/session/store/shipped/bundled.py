@@ -1,5 +1,5 @@
-"""Recorded sessions that ship with kernel-tui. kernel-tui never changes these sessions. To continue such a session,
-kernel-tui makes a copy.
+"""Recorded sessions that ship with kernel-tui. kernel-tui never changes these sessions. When you resume one of them,
+kernel-tui continues it in a copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The packed form of a session's database: ``session.db.xz``, usually less than a tenth of ``session.db``.
+"""The packed form of a session's database: ``session.db.xz``, usually less than a tenth of the size of ``session.db``.
 
-The kernels, verdicts and build logs of a search repeat each other. xz finds such repetitions across the whole database,
-but only in uncompressed data. A packed database therefore stores its blobs without compression: as a zlib stream of
-level 0, which readers decompress like any other blob.
+The kernels, verdicts and build logs of a search contain much repeated text. xz finds repetitions across the whole
+database, but only in uncompressed data. A packed database therefore stores its blobs without compression: as a zlib
+stream of level 0, which readers decompress like any other blob.
 
 Readers open a private copy of the unpacked database. An engine replaces the packed file with ``session.db``, because it
 must write.

@@ -31,8 +31,8 @@ logs and a cluster's private keys) or repeat the database.
 def pack_session(paths: SessionPaths, target: Path, relative_to: Iterable[Path] = ()) -> SessionPaths:
     """Write a packed copy of a session to the directory ``target``. Every command reads the copy like the original.
 
-    The copy appears only when it is complete. The session's engine may be running; the copy then ends at the last
-    commit, with an ``engine_stopped`` event that says so.
+    The copy appears only when it is complete. The session's engine may be running. The copy then ends at the last
+    commit, and its ``engine_stopped`` event says that the search was running.
 
     Args:
         target: Must not exist.
@@ -87,7 +87,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _record_stop(database: Path) -> None:
-    """Record that the engine stopped for the copy. Otherwise, readers conclude that it died."""
+    """End the copy with an ``engine_stopped`` event. Otherwise, readers would conclude that the engine died."""
     connection = sqlite3.connect(database, isolation_level=None)
     try:
         last = connection.execute(

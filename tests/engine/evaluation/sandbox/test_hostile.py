@@ -9,7 +9,7 @@ from tests.engine.evaluation.kernels import softmax
 
 # name: (code, status, part of the reason); "cu" entries replace the CPU's if the device misbehaves
 CASES = {
-    "loops forever": ({"after": 'for (;;) asm volatile("");'}, "timeout", "no answer within"),
+    "loops forever": ({"after": 'for (;;) asm volatile("");'}, "timeout", "did not answer within"),
     "crashes": ({"after": "*(volatile int*)8 = 1;"}, "crashed", "SIGSEGV"),
     "allocates without bound": (
         {
@@ -71,7 +71,7 @@ CASES = {
     ),
 }
 ON_DEVICE = {
-    "loops forever": ({"device": "for (;;) __nanosleep(100);"}, "timeout", "no answer within"),
+    "loops forever": ({"device": "for (;;) __nanosleep(100);"}, "timeout", "did not answer within"),
     "crashes": ({"device": "*(volatile int*)8 = 1;"}, "crashed", "illegal memory access"),
     "writes out of bounds": (
         {"device": "if (!threadIdx.x) out[x_numel + 3] = 1;"},

@@ -121,7 +121,7 @@ def test_a_batch_that_is_broadcast_has_an_address_formula() -> None:
         ("return torch.relu(x) @ x", "the model computes an operand of its matrix product \\(by relu\\)"),
         ("return (x @ x) @ x", "the model has 2 matrix products"),
         ("return torch.softmax(x @ x, -1)", "the model reduces the operator's result"),
-        ("return (x @ x).t() + 1", "the model permutes the dimensions"),
+        ("return (x @ x).t() + 1", "the model permutes dimensions"),
         ("return (x @ x).cumsum(0)", "no pattern covers the operator cumsum"),
     ],
 )

@@ -136,7 +136,7 @@ def test_windows_that_share_more_than_a_row_keep_the_other_structures(tmp_path: 
         tmp_path, "return F.max_pool2d(self.c(x), 3, 1)", {"x": (2, 8, 40, 60)}, "self.c = nn.Conv2d(8, 32, 3)"
     )
     _, program = conv_of(problem)
-    assert stream_plan.refusal(program, 90) == "pooling windows overlap by more than one row"
+    assert stream_plan.refusal(program, 90) == "pooling windows have gaps, excess padding, or more than one shared row"
 
 
 @pytest.mark.parametrize("case", ["columns", "pooled"])

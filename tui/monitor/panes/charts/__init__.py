@@ -1,1 +1,4 @@
-"""Charts of a search: speedup, devices' work and spending. Charts take a model and a size, and return styled lines."""
+"""Charts of a search: speedup, device activity and spending.
+
+The functions take a model and a size, and return styled lines.
+"""

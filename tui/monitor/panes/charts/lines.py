@@ -1,4 +1,4 @@
-"""The charts of one problem's search, as lines: speedup by time and by verdicts, the devices' work, and spending."""
+"""The charts of one problem's search, as lines: speedup by time and by verdicts, device activity, and spending."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LEAST, MOST = 6, 18
 WORK_LINES = 4
 """Number of lines in the chart of device work, not counting its axis."""
 LOG_FROM = 6.0
-"""Minimum ratio of the largest to the smallest speedup on the axis at which the axis is logarithmic."""
+"""Ratio of the largest to the smallest speedup at which the speedup axis becomes logarithmic."""
 SLOW = 0.5
 """Share of the median speedup below which the axis omits speedups, so that a slow kernel does not flatten the
 others."""
 LEAST_ROOM = 0.02
-"""Minimum margin of the speedup axis, as a share of the largest speedup, so that labels of three digits differ."""
+"""Minimum margin of the speedup axis, as a share of the largest speedup, so that three-digit labels differ."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
 LONGEST_NAME = 24
@@ -173,7 +173,7 @@ class _Artist:
         return [heading, *drawn]
 
     def work(self, width: int, height: int) -> list[Strip]:
-        """Draw how the devices divided their time, as areas from the bottom up: timing, checking, building."""
+        """Draw how devices divided their time, as stacked areas: timing at the bottom, then checking and building."""
         palette, model = self._palette, self._model
         rows, columns = height - 3, max(1, width - LABEL_WIDTH)
         now = model.search_seconds()
@@ -208,7 +208,7 @@ class _Artist:
         return found
 
     def _time_line(self, width: int, columns: int, corner: str, edge: str) -> list[Strip]:
-        """Draw a time axis under the devices' work."""
+        """Draw a time axis under device activity."""
         tick = "+" if self._ascii else "┬"
         axis, labels = [edge] * columns, [" "] * (columns + LABEL_WIDTH)
         for one in self._time_axis(width).ticks:

@@ -19,7 +19,7 @@ REDRAW_S = 1.0
 LIBRARY = "plotext"
 """The plotting library, whose import takes 0.1 s of CPU time and must not delay the first paint."""
 STEPS = 100
-"""Maximum number of steps into which the search time is divided. The charts change once per step."""
+"""Maximum number of steps in the search time. Without new events, the charts change once per step."""
 
 
 class Charts:

@@ -113,7 +113,7 @@ async def _run(request: object) -> Answer:
     except TimeoutError:
         return Answer(failure=f"The compiler took longer than {TIMEOUT_S:g} s.")
     except msgspec.MsgspecError:
-        return Answer(failure=f"The compilation ended with status {process.returncode}.")
+        return Answer(failure=f"The disassembly process exited with status {process.returncode}.")
     finally:
         if process.returncode is None:  # The process group includes the compiler that the process started.
             with suppress(OSError):

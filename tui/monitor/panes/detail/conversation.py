@@ -1,5 +1,5 @@
 """Calls tab: the model calls behind an idea or a kernel, with replies, tokens and cost. The tab shows the beginning of
-each reply, and updates a reply while it streams. The key ``v`` shows whole prompts and replies.
+each finished reply, and the end of a reply that is still streaming. The key ``v`` shows whole prompts and replies.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tui.view.model import Model
 from tui.view.row import Row
 
 LIVE_LINES, LIVE_CALLS = 12, 4
-"""Maximum number of lines shown from the end of a streaming reply, and maximum number of replies followed."""
+"""Maximum number of lines shown from the end of a streaming reply, and maximum number of streaming replies shown."""
 LISTEN_S = 0.2
 LAST_LINES, EARLIER_LINES = 60, 8
-"""Maximum number of lines shown from the start of the last reply, and of an earlier reply."""
+"""Maximum number of lines shown from the start of the last reply, and from the start of an earlier reply."""
 KEPT_TEXTS = 6
 CUT = MAX_LINE - 100
 
@@ -69,7 +69,7 @@ class Conversation(Struct):
         self._partials = {name: partial for name, partial in found if partial is not None}
 
     def lines(self, row: Row | None, subject: VariantState | None, palette: Palette, width: int) -> list[Strip]:
-        """Return the tab's lines, as of the last ``look``. Raises SessionError if a text cannot be read."""
+        """Return the tab's lines, as of the last ``look``. Raises SessionError if it cannot read a prompt or reply."""
         if not self._turns:
             return wrapped(who_wrote(self.model.state, row, subject), palette.dim, width)
         moving = [turn for turn in self._turns if turn.call.flying]
@@ -103,9 +103,9 @@ class Conversation(Struct):
         since = fmt.age((self.model.now() if manual else self.model.clock()) - call.started_at)
         if manual:
             how = "" if self.model.link.kind == "replay" else " (press I)"
-            yield line((f"waiting for a reply by hand{how} for {since}: {call_name(call.site)}", palette.warn))
+            yield line((f"waiting {since} for a reply by hand{how}: {call_name(call.site)}", palette.warn))
         elif self.model.link.kind not in ("live", "stalled", "replay"):
-            yield line(("in flight when the engine ended; a resumed engine repeats the call", palette.warn))
+            yield line(("in flight when the engine ended; after a resume, the engine repeats the call", palette.warn))
         elif partial is None:
             tried = f", attempt {call.attempts}" if call.attempts > 1 else ""
             yield line((f"in flight for {since}{tried}; no text yet", palette.running))
@@ -178,7 +178,7 @@ def _troubles(call: CallState, now: float, palette: Palette) -> Iterator[tuple[s
 
 
 def _block(text: str, palette: Palette, width: int, room: int | None) -> list[Strip]:
-    """Return an indented text, cut to ``room`` screen lines. Code between fences has its own color."""
+    """Return ``text`` as indented lines, at most ``room`` of them. Code between fences has its own color."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
     most = MAX_LINES if room is None else room
     strips: list[Strip] = []

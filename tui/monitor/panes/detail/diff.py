@@ -10,7 +10,7 @@ from tui.source_text.changes import MAX_LINES, changes_between
 
 
 def diff_lines(old: str, new: str, old_name: str, new_name: str, palette: Palette) -> list[Strip]:
-    """Return a unified diff of the first ``MAX_LINES`` lines."""
+    """Return a unified diff of two sources, limited to the first ``MAX_LINES`` lines of each."""
     if old == new:
         return [line((f"{new_name} is identical to {old_name}", palette.dim))]
     changes = changes_between(old, new)

@@ -181,9 +181,9 @@ def _build(build: BuildReport, palette: Palette, width: int, whole: str) -> list
 
 
 def _instructions(counts: dict[str, int], palette: Palette) -> list[Strip]:
-    """Return the instruction counts, most frequent kinds first. Loops count once."""
+    """Return the instruction counts, most frequent kinds first. A loop's instructions count once, not per iteration."""
     kinds = sorted((item for item in counts.items() if item[0] != "instructions"), key=lambda item: -item[1])
-    lines = [field("instructions", f"{counts.get('instructions', 0):,}, of which", palette)]
+    lines = [field("instructions", f"{counts.get('instructions', 0):,}, including", palette)]
     return lines + [field("", f"{count:>6,} {kind}", palette) for kind, count in kinds]
 
 
@@ -213,7 +213,7 @@ def _occupancy(
         return []
     words = occupancies(archs[0], build.registers, build.shared_bytes or 0, model.source.text(variant.source))
     lines = [field("occupancy", one, palette) for one in words]
-    return [*lines, field("machine code", "tab ASM", palette)]
+    return [*lines, field("machine code", "see the ASM tab", palette)]
 
 
 def _log_style(text: str, palette: Palette) -> Style:

@@ -1,6 +1,6 @@
-"""The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls and ASM for the selected node.
+"""The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls, Charts and ASM for the selected node.
 
-The pane imports a tab's module when it first shows the tab, since the monitor's first paint needs no tab.
+The pane imports a tab's module when it first shows the tab, so that imports do not delay the monitor's first paint.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ FIRST_STEPS = (
     "first kernels, and selects the best kernels as parents for the next round."
 )
 REFUSED_REMEDY = (
-    "To search such a problem, add a [[models]] table to the config, and start a new session. The provider is one of "
-    '"openai", "gemini", "anthropic", "command" (a program) and "manual" (you answer the prompts).'
+    "To search these problems, correct the causes above, and start a new session. To check a problem file first, run: "
+    "kernel-tui problems FILE --check"
 )
 GROW_S = 0.25
 """Seconds between two updates of a streaming reply."""
@@ -139,7 +139,7 @@ class DetailPane(Pane):
 
     @property
     def subject(self) -> VariantState | None:
-        """The kernel that the selected row stands for: the row's own kernel, or the best kernel below the row."""
+        """The kernel that the selected row stands for, as ``subject_of`` chooses it."""
         return subject_of(self.model, self._row)
 
     def select(self, row: Row | None, *, at_once: bool = False) -> None:
@@ -156,7 +156,7 @@ class DetailPane(Pane):
         self.show()
 
     def turn_diff(self) -> None:
-        """Show the Diff tab. If the pane already shows that tab, compare the kernel with the next other kernel."""
+        """Show the Diff tab. If the pane already shows that tab, switch to the next kernel to compare with."""
         others = self._others(self.subject) if self.subject is not None else {}
         if others and (self.tab == "Diff" or self.against not in others):
             self.against = self._next_step(others)
@@ -335,7 +335,7 @@ class DetailPane(Pane):
         return lines
 
     def _not_searched(self) -> list[Strip]:
-        """Return the full reason why the engine searches no problem, and what the user can do."""
+        """Return the full reasons why the engine is not searching any problem, and what the user can do."""
         palette, width = self.view.palette, self.view.size.width
         lines: list[Strip] = []
         for one in self.model.state.refused.values():
@@ -380,7 +380,7 @@ class DetailPane(Pane):
         return wrapped(f"{why}{hint}", palette.dim, self.view.size.width)
 
     def _others(self, subject: VariantState) -> dict[Against, VariantState]:
-        """Return the kernels with which the Diff tab can compare ``subject``. The kernel itself is not one of them."""
+        """Return the kernels, other than ``subject`` itself, that the Diff tab can compare with ``subject``."""
         state = self.model.state
         problem = state.problems.get(subject.problem)
         best = problem.best if problem is not None else None
@@ -392,7 +392,7 @@ class DetailPane(Pane):
         }
 
     def _next_step(self, others: Collection[Against]) -> Against:
-        """Return the step of ``others`` that follows the current step."""
+        """Return the step in ``others`` that comes next after the current step, in the cyclic order of ``AGAINST``."""
         after_this = AGAINST.index(self.against) + 1
         return next(step for step in (*AGAINST[after_this:], *AGAINST) if step in others)
 
@@ -417,8 +417,8 @@ def problem_of(model: Model, row: Row | None) -> ProblemState | None:
 
 
 def subject_of(model: Model, row: Row | None) -> VariantState | None:
-    """Return the kernel that a row stands for: a kernel row's own kernel, a problem's or round's leader, or an idea's
-    fastest kernel.
+    """Return the kernel that a row stands for: a kernel row's own kernel, a problem's best kernel, a round's leader,
+    or an idea's fastest kernel.
     """
     state = model.state
     if row is None:

@@ -152,14 +152,15 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if model.state.is_left_over(variant):
         return "not judged", "The search of the problem ended before the engine judged this kernel."
     if model.state.is_interrupted(variant):
-        return "interrupted", f"The engine ended at stage {variant.stage}. A resumed engine judges this kernel again."
+        ended = f"The engine ended while this kernel was in stage {variant.stage}."
+        return "interrupted", f"{ended} When you resume the session, the engine judges this kernel again."
     if variant.verdict is not None and not variant.correct and variant.stage is None:
         return "not a candidate", "Only correct kernels can become parents."
     if model.link.kind == "ended":
         return "no decision", "The search ended before the engine selected the parents of the next round."
     if variant.stage is not None:
-        return f"in stage {variant.stage}", "At the end of the round, the engine decides whether to select this kernel."
-    return "no decision yet", "At the end of the round, the engine decides whether to select this kernel."
+        return f"in stage {variant.stage}", "The engine decides at the end of the round whether to select this kernel."
+    return "no decision yet", "The engine decides at the end of the round whether to select this kernel."
 
 
 def _status(state: SessionState, variant: VariantState) -> str:

@@ -1,4 +1,4 @@
-"""Formatting that the tabs share: headings, labeled values, wrapped prose."""
+"""Text formatting that the detail pane's tabs share: headings, labeled values, and wrapped prose."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def wrapped(
 ) -> list[Strip]:
     """Wrap prose at spaces, and keep its line breaks.
 
-    Cut a long text after about ``most`` lines. The last line then says how much is missing, and where the ``whole``
-    text is.
+    Cut a long text after about ``most`` lines. The last line then gives the number of missing lines, followed by
+    ``whole``, which says how to see the full text.
     """
     room = max(20, width - indent - 1)
 

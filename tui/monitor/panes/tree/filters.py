@@ -30,9 +30,9 @@ _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
 
 
 class Fact(NamedTuple):
-    """Something that a filter can match. ``label`` is "" if the rows around show the value.
+    """Something that a filter can match. ``label`` is "" if the surrounding rows show the value.
 
-    A row shows only an excerpt of a ``long`` text, and ``shown`` instead of the value, if given.
+    A row shows only an excerpt of a ``long`` text. For other facts, it shows ``shown``, if given, instead of the value.
     """
 
     label: str
@@ -88,9 +88,9 @@ class Matcher(Struct, frozen=True):
         return self._fits([*_names_of_idea(idea), *_facts_of_idea(idea)])
 
     def why(self, state: SessionState, node: VariantState | IdeaState, shown: str, *, below_idea: bool) -> list[str]:
-        """Return the facts by which words of the filter match ``node`` although its row does not show these words.
+        """Return the facts of ``node`` that match a word of the filter that its row does not show.
 
-        ``shown`` is the row's text. ``below_idea``: the idea of a variant has its own row above.
+        ``shown`` is the row's text. ``below_idea`` is true if a variant's idea has its own row above the variant.
         """
         if isinstance(node, IdeaState):
             facts = [*_names_of_idea(node), *_facts_of_idea(node)]

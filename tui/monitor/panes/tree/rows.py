@@ -1,7 +1,7 @@
 """The tree as a flat list of rows: problems > rounds > ideas > variants, or each kernel under its parent.
 
-The tree caches rows per round, or per problem in the lineage view. In a large session, a new kernel therefore rebuilds
-only a few rows.
+The tree caches rows per round, or per problem in the lineage view. Even in a large session, the tree therefore rebuilds
+only a few rows for a new kernel.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TreeRows:
         self.forget_all()
 
     def is_folded(self, node: str) -> bool:
-        """Return whether the node is folded, as the user chose. By default, only older rounds are folded."""
+        """Return whether the node is folded. If the user has not chosen, only older rounds are folded."""
         if (chosen := self.view.folds.get(node)) is not None:
             return chosen
         problem, slash, number = node.rpartition("/r")

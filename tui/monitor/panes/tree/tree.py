@@ -32,11 +32,12 @@ class SearchTree(LineWidget):
 
     HELP = (
         "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). A runoff times the leaders side "
-        "by side and decides the best kernel (the star). Speedup and ms of a kernel that a runoff timed are the best "
-        "kernel's, scaled by the runoff. Other kernels have the figures of their own verdicts. If these look better "
-        "than the best kernel's, they are dim, and 'no runoff with v7' means not timed side by side with v7, the best "
-        f"kernel. '{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel "
-        "is the best. A round's speedup is that of its leader."
+        "by side and determines which kernel is the best (the star). A kernel that a runoff timed shows the best "
+        "kernel's speedup and ms, scaled by the runoff. Other kernels show the figures of their own verdicts. These "
+        "figures are dim if they look better than the best kernel's. In that case, 'no runoff with v7' means that no "
+        "runoff timed the kernel side by side with v7, the best kernel. "
+        f"'{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel is the best. "
+        "A round's speedup is that of its leader."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),
@@ -153,7 +154,7 @@ class SearchTree(LineWidget):
         super().watch_scroll_y(old_value, new_value)
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """Redraw the rows, since the scrollbar takes a column without a resize event."""
+        """Redraw the rows. The scrollbar changes their width by a column without a resize event."""
         self.call_after_refresh(self._reshape)
 
     def _reshape(self) -> None:
@@ -199,7 +200,7 @@ class SearchTree(LineWidget):
         self.refresh_rows()
 
     def next_match(self, step: int) -> None:
-        """Move to the next idea or kernel that the filter matches."""
+        """Move to the next or previous idea or kernel that the filter matches."""
         rows = self.tree_rows.rows
         for distance in range(1, len(rows) + 1):
             place = (self.cursor + step * distance) % len(rows)

@@ -39,7 +39,7 @@ IDEA = 200
 TRANSFORMATION_CHARS = 40
 """Maximum length of a transformation's label, in characters."""
 WhyShown = Callable[[Row, str], list[str]]
-"""Function that returns the text by which the filter matches a row, but which is not in the given text of the row."""
+"""Function that returns what the filter matches in a row, but not in the row's text (the second argument)."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
 """Seconds in a stage after which the tree highlights the elapsed time."""
 
@@ -56,7 +56,7 @@ class RowLines:
         """Return the tree's title, its tolerance, a caption if it fits, and the column names, for rows of ``width``
         cells.
 
-        ``titles`` gives the titles to choose from, longest first, and whether the column names stand beside each.
+        ``titles`` gives the titles to choose from, longest first, and whether the column names appear beside each.
         """
         names = "".join(name.rjust(size) for name, size in columns_for(width))
         title, columns, room = "", "", 0
@@ -303,7 +303,7 @@ class RowLines:
         return glyph(name, ascii_only=self.ascii_only)
 
     def _fold(self, row: Row) -> str:
-        """Return the fold's glyph. Rows without a fold leave those cells blank, so that siblings align."""
+        """Return the fold's glyph and a space or, for a row without a fold, two spaces, so that siblings align."""
         if row.folded is None:
             return "  "
         return self._glyph("folded" if row.folded else "open") + " "

@@ -1,1 +1,1 @@
-"""Drop a runner's privileges before it loads a kernel: namespaces, files, system calls."""
+"""Drop a runner's privileges before it loads a kernel: restrict its namespaces, files and system calls."""

@@ -1,6 +1,6 @@
 """Run a compiler that can read system files and its own directory, and can write only to its own directory.
 
-A source may ``#include`` or ``.incbin`` any path. Compilers quote such files in their messages, which reach logs and
+A source may ``#include`` or ``.incbin`` any path. Compilers quote these files in their messages, which reach logs and
 prompts. Threat: escape.
 
 Arguments: the directory, other readable trees separated by colons, and the command. Without Landlock, the command runs

@@ -1,4 +1,4 @@
-"""Drop privileges before a process loads a kernel: namespaces, files, system calls, memory, processes.
+"""Drop a process's privileges before it loads a kernel: restrict namespaces, files, system calls and resources.
 
 For the verdict, each function returns the names of the layers that it activated, without layers that the machine
 forbids. The judge decides whether the active layers suffice. Threat: escape, resources.
@@ -26,7 +26,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm/n
 
 
 def die_with_parent() -> None:
-    """Let the operating system send SIGKILL to this process when its parent ends."""
+    """Make the operating system send SIGKILL to this process when its parent ends."""
     LIBC.prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -95,7 +95,8 @@ def limit_resources(data_bytes: int, file_descriptors: int, file_bytes: int = 0)
 
 
 def restrict_files(cuda: bool, readable: Sequence[str] = (), writable: Sequence[str] = ()) -> list[str]:
-    """Apply Landlock. Permit only system libraries, ``readable`` and ``writable`` trees, null devices and GPU devices.
+    """Apply Landlock. Permit access only to system files, ``readable`` and ``writable`` trees, standard devices such as
+    /dev/null, and GPU devices.
 
     Threat: escape.
     """

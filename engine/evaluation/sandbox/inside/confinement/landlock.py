@@ -23,13 +23,14 @@ def abi() -> int:
 
 
 def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable[str] = ()) -> None:
-    """Permit only ``readable`` trees (read and map), ``devices`` (read, write, ioctl) and ``writable`` trees.
+    """Permit access only to ``readable`` trees (read, execute), ``devices`` (read, write, ioctl) and ``writable``
+    trees.
 
     Raises ``OSError``.
     """
     version = abi()
     if version == 0:
-        raise OSError(errno.ENOSYS, "this system has no Landlock")
+        raise OSError(errno.ENOSYS, "this system does not support Landlock")
     rights = LandlockRights[f"ABI_{min(version, len(LandlockRights.__members__))}"]
     attributes = [int(rights)]
     if version >= Landlock.FIRST_ABI_WITH_NETWORK:

@@ -1,6 +1,6 @@
 """A seccomp filter that permits only computation: threads and memory, but no new processes, network or tracing.
 
-The filter kills a process that starts another process; the judge sees the signal ``SIGSYS``. All other denied calls
+The filter kills a process that starts another process; the judge sees the signal ``SIGSYS``. Most other denied calls
 fail with ``EPERM``. Filter format: Linux ``Documentation/userspace-api/seccomp_filter.rst``. Threat: escape, late-work.
 """
 
@@ -29,8 +29,8 @@ _FILTER = struct.Struct("=HBBI")
 """``struct sock_filter``: code, jump if true, jump if false, operand."""
 _STARTS_PROCESSES = ("fork", "vfork", "execve", "execveat")
 _TIMERS = ("alarm", "setitimer", "timerfd_create", "timerfd_settime")
-"""Timers whose interrupts arrive even while the process is stopped. Such interrupts take time away from the process
-that is running.
+"""Calls that set timers. A timer's interrupts arrive even while the process is stopped, and take time away from the
+process that is running.
 """
 _DENIED = (
     *("socket", "connect", "accept", "bind", "listen", "socketpair", "accept4"),
@@ -84,7 +84,7 @@ def program(
     def equal(value: int, if_true: int, if_false: int) -> bytes:
         return _instruction(Bpf.JUMP_IF_EQUAL, value, if_true, if_false)
 
-    if processes:  # Compilers need no new namespace.
+    if processes:  # Compilers do not need new namespaces.
         clone = [_instruction(Bpf.JUMP_IF_ANY_BIT, Clone.ANY_NAMESPACE, 1, 0), allow, kill]
     else:
         clone = [_instruction(Bpf.JUMP_IF_ANY_BIT, Clone.THREAD, 0, 1), allow, kill]

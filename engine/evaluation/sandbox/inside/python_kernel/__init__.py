@@ -1,1 +1,1 @@
-"""The runner of a Python kernel: build the kernel's extensions, load the kernel, and call it on shared buffers."""
+"""Run a Python kernel: build the kernel's extensions, load the kernel, and call it on shared buffers."""

@@ -29,7 +29,7 @@ class NotBuilt(ImportError):
 
 
 def install() -> None:
-    """Replace both functions for all later imports.
+    """Replace ``load_inline`` and ``load`` for all later imports.
 
     The replacements read the build directory from the environment at each call.
     """
@@ -60,7 +60,9 @@ def _in_two_acts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def key(function: str, arguments: dict[str, Any]) -> str:
-    """Return a key that is equal for equal requests. For ``load``, the key covers the content of the source files."""
+    """Return a key that is the same for identical requests. For ``load``, the key covers the content of the source
+    files.
+    """
     meant = {name: value for name, value in arguments.items() if name not in _WITHOUT_MEANING}
     if function == "load":
         files = [meant["sources"]] if isinstance(meant["sources"], str) else meant["sources"]

@@ -1,4 +1,4 @@
-"""A ``.py`` kernel in its runner: ``ModelNew`` on the shared buffers. Imports torch.
+"""Run a ``.py`` kernel in its runner: build ``ModelNew``, and call it on the shared buffers. Imports torch.
 
 Each call receives the inputs, and the weights if the state dicts match, as tensors in the judge's memory. The runner
 times only ``forward``. The judge reads the results while this process is stopped. On a GPU, or if the judge may not
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 Weights = Literal["none", "state_dict", "absent", "replay"]
 """The source of a kernel's weights.
 
-``none``: neither kernel nor reference has weights.
+``none``: neither the kernel nor the reference has weights.
 ``state_dict``: the kernel's weights are in the judge's buffers.
 ``absent``: only the reference has weights.
-``replay``: the kernel has its own weights, drawn like the reference's weights.
+``replay``: the kernel has its own weights, initialized from the same seed as the reference's weights.
 """
 
 # Save these functions before the module is loaded, because the module may replace anything.
@@ -60,7 +60,10 @@ class WrongOutput(Exception):
 
 
 class Model(Kernel):
-    """A kernel that is a ``ModelNew``, built as in KernelBench. The judge passes a pickled :class:`ModuleOrder`."""
+    """A kernel in the form of a ``ModelNew`` class, as in KernelBench.
+
+    The judge passes a pickled :class:`ModuleOrder`.
+    """
 
     default_stream = True
 
@@ -116,7 +119,7 @@ class Model(Kernel):
             spec.loader.exec_module(module)
             made = getattr(module, "ModelNew", None)
             if made is None:
-                raise NotLoaded("the module defines no ModelNew: give the kernel's class this name")
+                raise NotLoaded("the module does not define ModelNew: give the kernel's class this name")
             with _NO_GRAD():
                 _SEED(order.seed)
                 model = made(*order.init_arguments)
@@ -218,7 +221,7 @@ class Model(Kernel):
         return leaves
 
     def _keep_mutated(self, slot: int) -> None:
-        """If ``forward`` replaced buffers instead of writing them in place, copy the new buffers into the judge's
+        """If ``forward`` replaced buffers instead of updating them in place, copy the new buffers into the judge's
         buffers.
         """
         for index, holder, name, own in self._mutated:
@@ -255,7 +258,8 @@ class Model(Kernel):
     def _repeat(self, slot: int, calls: Sequence[Call], control: socket.socket) -> None:
         """Repeat ``calls`` until the judge sends a message.
 
-        Restore what the model writes after each call. Otherwise, a model that counts its calls would exceed its bounds.
+        After each call, restore the inputs and weights that the model changes. Otherwise, a model that counts its calls
+        could run past the end of a buffer.
         """
         buffers = self._buffers[slot]
         pairs = zip((*buffers.inputs, *buffers.weights), (*self._input_specs, *self._weight_specs), strict=True)
@@ -276,7 +280,7 @@ class Model(Kernel):
         stream = torch.cuda.Stream()
         try:
             with torch.cuda.stream(stream):
-                self.call(slot)  # Fill this stream's memory pool, so that the captured call allocates nothing.
+                self.call(slot)  # Fill this stream's memory pool, so that the captured call does not allocate memory.
                 torch.cuda.synchronize()
                 return backend.launches(lambda: self.call(slot), stream.cuda_stream)
         except Exception:  # CUDA cannot capture a call that waits for the device.
@@ -323,9 +327,9 @@ def _fits(tensor: torch.Tensor, spec: TensorSpec) -> bool:
 
 
 def _check_output(leaf: torch.Tensor, spec: TensorSpec, device: torch.device) -> None:
-    """Raise ``WrongOutput`` unless ``leaf`` is exactly a ``torch.Tensor`` with memory that contains its values.
+    """Raise ``WrongOutput`` unless ``leaf`` is a plain, computed tensor on ``device`` that matches ``spec``.
 
-    Any other object could delay the computation of its values until the judge reads them. Threat: late-work.
+    Other kinds of tensors could delay the computation of their values until the judge reads them. Threat: late-work.
     """
     kind = type(leaf)
     if kind is not _TENSOR and kind is not _PARAMETER:

@@ -4,8 +4,8 @@ Threat ``library``: instead of a kernel, a language model writes a library call 
 outside PyTorch. PyTorch's profiler sees operators in all threads, regardless of their caller. On a GPU, the profiler
 uses CUPTI, which sees all kernels of the process. The interpreter reports library functions that ``ctypes`` looks up.
 
-The kernel's process writes this report, so the judge trusts nothing in it that would favor the kernel. A report is
-valid only if it contains the operator that the runner calls first.
+The kernel's process writes this report, so the judge does not trust any part of it that would favor the kernel. A
+report is valid only if it contains the operator that the runner calls first.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _operators(events: Iterable[Any], within: str = "") -> Iterator[_Operator]:
 
 
 def _kernels(profiled: profile, operators: Mapping[int, str]) -> list[tuple[str, str, float]]:
-    """Return the GPU kernels in the order of their starts: name, launching operator or "", and time in
-    microseconds.
+    """Return the GPU kernels, ordered by start time. Each entry has the kernel's name, the operator that launched it or
+    "", and its time in microseconds.
     """
     results, longest = profiled.kineto_results, POLICY.sandbox.reported_chars
     events = results.events() if results is not None else []

@@ -12,7 +12,7 @@ from engine.problem.spec import TensorSpec
 
 @dataclass(frozen=True)
 class InputPlaceholder:
-    """Placeholder for input ``index`` of the specification in the arguments of ``forward``."""
+    """Placeholder in the arguments of ``forward`` for the specification's input at ``index``."""
 
     index: int
 
@@ -21,7 +21,7 @@ class InputPlaceholder:
 class ModuleOrder:
     """Load ``path``, build ``ModelNew(*init_arguments)`` and call it with ``arguments``.
 
-    ``extensions``: directory of compiled extensions. ``cache``: directory for compilations at the first call.
+    ``extensions``: directory of compiled extensions. ``cache``: directory for code compiled in the first call.
     ``tensors``: the tensors' specifications, in the order of each slot's offsets. ``strides``: the strides of each
     output that the reference permutes; None for other outputs. ``saved``: names in the reference's ``state_dict``.
     """

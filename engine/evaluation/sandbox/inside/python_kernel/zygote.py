@@ -2,7 +2,7 @@
 
 ``python -m ...python_kernel.zygote SOCKET CORES``: each datagram {"kind", "isolate"} carries the descriptors of a
 control socket and of the kernel's output. For each datagram, the process forks a runner and answers with the runner's
-pid. The process starts no threads and never uses a GPU; otherwise, its children could use neither threads nor CUDA.
+pid. The process does not start threads or use a GPU; otherwise, its children could not use threads or CUDA.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The provider "command": any program that reads a prompt on stdin and writes the reply to stdout."""
+"""The "command" provider: any program that reads a prompt on stdin and writes the reply to stdout."""

@@ -34,7 +34,9 @@ _SHOWN = 300
 
 
 class CommandClient:
-    """The client for one program. ``key`` is the value of the variable ``key_env``. Messages never show the key."""
+    """The client for one program. ``key`` is the value of the environment variable that the config's ``key_env`` names.
+    Messages never show the key.
+    """
 
     provider = "command"
 

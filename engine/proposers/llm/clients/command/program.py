@@ -29,8 +29,8 @@ def check_program(model: CommandModel) -> None:
     if shutil.which(program, path=path) is not None:
         return
     if "/" in program:
-        what = f"{program} is not an executable file. Change the key `command` in the model's [[models]] table"
+        what = f"{program} is not an executable file. Correct the `command` key in the model's [[models]] table"
     else:
-        where = "PATH" if "PATH" in model.environment else f"{path} (the key `environment` does not name PATH)"
-        what = f"there is no program {program} on {where}. Install the program, or set `command` to the program's path"
+        where = "PATH" if "PATH" in model.environment else f"{path} (the `environment` key does not include PATH)"
+        what = f"cannot find the program {program} in {where}. Install it, or set `command` to the program's path"
     raise ProgramMissing(f"{model.label}: {what}")

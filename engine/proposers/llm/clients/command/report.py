@@ -5,7 +5,7 @@ Each report is a line with a prefix and a JSON object::
     kernel-tui-usage: {"input_tokens": 1200, "output_tokens": 800, "dollars": 0.02}
     kernel-tui-failure: {"kind": "rate_limit", "retry_after_s": 30}
 
-If several lines have the same prefix, the last of these lines applies. ``docs/how-to/language-models.md`` documents the
+If several lines have the same prefix, only the last one applies. ``docs/how-to/language-models.md`` documents the
 fields.
 """
 
@@ -90,4 +90,4 @@ def _decode(lines: dict[str, str], prefix: str, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:  # DecodeError includes ValidationError.
-        raise CallFailed("broken_reply", f"the line {prefix} on stderr is invalid: {error}") from None
+        raise CallFailed("broken_reply", f"the {prefix} line on stderr is invalid: {error}") from None

@@ -2,15 +2,15 @@
 
 The supervisor runs as a script (``python -I -S supervisor.py CONTROL_FD PARENT_DIRECTORY VARIABLES PROGRAM
 ARGUMENTS...``), so it imports no other engine module. The program inherits stdin, stdout, stderr, and the environment
-variables in the comma-separated list ``VARIABLES``. The program runs in a new directory in ``PARENT_DIRECTORY``, which
-the supervisor deletes at the end.
+variables in the comma-separated list ``VARIABLES``. The program runs in a new directory in ``PARENT_DIRECTORY``. The
+supervisor deletes the new directory at the end.
 
 The call ends when the program exits, or when the engine closes its end of the pipe ``CONTROL_FD``. Linux closes the
 pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes the supervisor the
-parent of every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a
-changed environment. The supervisor has no children left exactly when no descendant is alive.
+parent of every descendant that loses its own parent. Therefore a descendant cannot escape through ``setsid``, a double
+fork or a changed environment. Once the supervisor has no children left, all descendants have exited.
 
-The exit status is the program's: its exit code, or the signal that killed it.
+The supervisor ends with the program's exit code, or with the signal that killed the program.
 """
 
 # ruff: noqa: PTH102, PTH123, PTH208

@@ -42,10 +42,10 @@ class CppAttention(Template):
                 Transformation(
                     "blocks_of_queries",
                     "compute",
-                    "Every query reads all keys and values again, one number at a time. Take a block of queries and a "
-                    "block of keys. Scores and weighted sums then become products of small matrices in tiles of vector "
-                    "registers. A running maximum and running sums (online softmax) combine the blocks of keys, and "
-                    "scores never leave the cache.",
+                    "Every query reads all keys and values again, one number at a time. Process one block of queries "
+                    "and one block of keys at a time. Scores and weighted sums then become products of small matrices "
+                    "in tiles of vector registers. A running maximum and running sums (online softmax) combine the "
+                    "blocks of keys, and scores never leave the cache.",
                     {"structure": "blocks", "lanes": shared.usual_lanes(device)},
                     ("row_tiles", "key_tiles"),
                     gain=8.0,

@@ -81,7 +81,7 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
     lines += [
         f"constexpr long long kQueries = {text(program.rows)}, kKeys = {text(program.keys)};",
         f"constexpr long long kWidth = {text(program.width)}, kValues = {text(program.value_width)};"
-        "  // of a query; of a value",
+        "  // elements per query; elements per value",
         *(_USUAL_SCALE if program.usual_scale else [f"constexpr float kScale = {Cpp().number(program.scale)};"]),
     ]
     lines += [*finish(program.chain, program.value_width, lanes), ""]

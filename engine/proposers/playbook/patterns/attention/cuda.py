@@ -1,7 +1,7 @@
 """The CUDA template for attention.
 
-On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a warp per query, then uses shared
-memory and tensor cores.
+For few queries and many keys, the template starts with the structure of ``decode``. Otherwise, it starts with wgmma and
+tensor maps on Hopper. Elsewhere, it starts with a warp per query, then uses shared memory and tensor cores.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CudaAttention(Template):
                 Transformation(
                     "vector_loads",
                     "memory",
-                    "Load 16 bytes of a row at a time where addresses allow it, with only a fraction of the load "
+                    "Where addresses allow it, load 16 bytes of a row at a time. The kernel then needs far fewer load "
                     "instructions.",
                     {"vector": True},
                     (),

@@ -24,8 +24,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 STRUCTURE = "decode"
 IDEA = (
     "With few queries, the kernel spends its time reading keys and values. Let a team of lanes share a key, 16 bytes "
-    "each, with several keys in flight and a running maximum per team. Split the keys over several times as many "
-    "blocks as fit, and combine the blocks' results. Multiprocessors with more bandwidth then run more blocks."
+    "per lane, with several keys in flight and a running maximum per team. Split the keys among several times as many "
+    "blocks as the GPU runs at once, and combine the blocks' results. Multiprocessors with more bandwidth then run "
+    "more blocks."
 )
 _MOST_QUERIES = 4
 """Maximum number of queries that share the same keys. With more queries, other structures read less, because they load
@@ -89,8 +90,8 @@ def transformations(now: Choices) -> list[Transformation]:
             Transformation(
                 "more_blocks",
                 "parallelism",
-                "A multiprocessor waits while its only block finishes a query. Keep two blocks with smaller rings on "
-                "each multiprocessor.",
+                "A multiprocessor waits while its few blocks finish a query. Keep twice as many blocks with smaller "
+                "rings on each multiprocessor.",
                 {"work": 2 * int(now["work"])},
                 ("work", "threads", "unroll"),
                 gain=1.02,

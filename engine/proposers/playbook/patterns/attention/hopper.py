@@ -20,7 +20,7 @@ GROUP_QUERIES = 64
 """Queries per warpgroup: the rows of one wgmma instruction."""
 PRODUCER_REGISTERS = 24
 _MOST_WIDTH = 256
-"""Maximum number of elements per row of values, because wgmma computes at most 256 columns at a time."""
+"""Maximum number of elements per row of queries, keys or values: wgmma computes at most 256 columns at a time."""
 _MOST_BATCH_PARTS = 3
 """Maximum number of batch dimensions: a tensor map has at most five dimensions, and rows and columns take two."""
 _ALIGNMENT_BYTES = 16
@@ -41,7 +41,7 @@ class Plan(Struct, frozen=True):
         groups: The number of consumer warpgroups, of 64 queries each.
         stages: The number of tiles of ``tile_keys`` keys and values in shared memory.
         width, values: The number of elements per row of keys and per row of values, padded to whole wgmma steps.
-        query_slots: The number of sets of queries in shared memory.
+        query_slots: The number of tiles of queries in shared memory, with 64 queries per consumer warpgroup.
         staged: Whether results go through shared memory, which requires that the kernel has no epilogue.
         turns: Whether warpgroups take turns issuing matrix products.
     """
@@ -88,15 +88,15 @@ def refusal(program: AttentionProgram, arch: str) -> str | None:
     for operand in (program.q, program.k, program.v):
         steps = (operand.row_stride, operand.offset, *(step for _, step in operand.batch))
         if operand.col_stride != 1 or any(step * operand.element_bytes % _ALIGNMENT_BYTES for step in steps):
-            return f"the attention's rows are not contiguous and aligned to {_ALIGNMENT_BYTES} bytes"
+            return f"the attention's rows are not contiguous, or not aligned to {_ALIGNMENT_BYTES} bytes"
         if not operand.row_stride or len(stepped(operand)) > _MOST_BATCH_PARTS:
             return "a tensor map cannot describe the attention's operands"
     return None
 
 
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
-    """Return the recipe of the first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, the
-    warpgroups take turns.
+    """Return the recipe of the first kernel. Wide rows need more registers per thread, so that fewer warpgroups
+    fit. Without a causal mask, the warpgroups take turns.
     """
     narrow = max(program.width, program.value_width) <= 64
     choices: Choices = cuda_plan.plain(device) | {
@@ -143,7 +143,7 @@ def stepped(operand: Operand) -> Atoms:
 
 
 def stores_plainly(program: AttentionProgram) -> bool:
-    """Return whether the attention is the only output, with rows that 16-byte stores can write."""
+    """Return whether the attention's result is the only output and has rows that 16-byte stores can write."""
     stores = program.chain.stores
     alone = len(stores) == 1 and is_acc(program.chain.values[stores[0].value])
     return alone and program.value_width * program.element_bytes % _ALIGNMENT_BYTES == 0

@@ -9,10 +9,10 @@ from engine.proposers.playbook.patterns.attention.program import AttentionProgra
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_transformations import fast_epilogue
 
 IDEA = (
-    "Compute both products with warpgroup instructions (wgmma), and the softmax in registers in between. A producer "
-    "thread fills a ring of keys and values through tensor maps. Several warpgroups with 64 queries each share these "
-    "tiles, so that tensor cores multiply for one warpgroup while another computes exponentials. Blocks stay resident "
-    "and process tile after tile of queries."
+    "Compute both matrix products with warpgroup instructions (wgmma), and keep the scores in registers for the "
+    "softmax. A producer thread fills a ring buffer with tiles of keys and values through tensor maps. Several "
+    "warpgroups with 64 queries each share these tiles, so that tensor cores multiply for one warpgroup while another "
+    "computes exponentials. Blocks stay resident and process tile after tile of queries."
 )
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "groups": (1, 2, 3, 4),

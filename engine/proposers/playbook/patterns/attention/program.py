@@ -39,11 +39,11 @@ class AttentionProgram(Program, frozen=True):
     """Attention over ``batch`` matrices: ``q`` (rows x width), ``k`` (keys x width), ``v`` (keys x value_width).
 
     Attributes:
-        causal: Whether row i sees only keys 0 to i.
+        causal: Whether query i attends only to keys 0 to i.
         chain: The program that computes the problem's outputs from the attention's ``batch`` x ``rows`` x
             ``value_width`` results.
         usual_scale: Whether ``scale`` is 1 / sqrt(width) at every width.
-        size_assertions: Lines of C that stop the build at sizes that a kernel does not support.
+        size_assertions: Lines of C that stop the build for sizes that a kernel does not support.
     """
 
     batch: int
@@ -84,9 +84,7 @@ def recognize_attention(spec: ProblemSpec) -> AttentionProgram | None:
     graph = graph_of(spec)
     nodes = {node.name: node for node in graph}
     if len(operators) > 1:
-        raise Unsupported(
-            f"the model computes attention {len(operators)} times, and the playbook fuses only one attention"
-        )
+        raise Unsupported(f"the model has {len(operators)} attention operators, and the playbook fuses only one")
     return _operator(spec, graph, nodes, operators[0]) if operators else _primitives(spec, graph, nodes)
 
 
@@ -130,7 +128,7 @@ def _primitives(
         elif _masks(node, nodes):
             causal = True
         else:
-            raise Unsupported(f"the model applies {_short(node)} between the scores and their softmax")
+            raise Unsupported(f"the model applies {_short(node)} to the attention scores before their softmax")
         node = nodes[node.args[0]["ref"]]
     operands = []
     for name in (first.args[0]["ref"], first.args[1]["ref"]):
@@ -150,7 +148,7 @@ def _behind(name: str, nodes: Mapping[str, GraphNode]) -> GraphNode:
 
 
 def _factor(node: GraphNode) -> float | None:
-    """Return the constant by which a node multiplies its operand, or None for other nodes."""
+    """Return the constant factor that a node applies, or None if it does not multiply or divide by a constant."""
     if node.target in ("aten.mul.Tensor", "aten.mul.Scalar") and isinstance(node.args[1], (int, float)):
         return float(node.args[1])
     if node.target in ("aten.div.Tensor", "aten.div.Scalar") and isinstance(node.args[1], (int, float)):
@@ -250,7 +248,7 @@ def _program(
     for dtype, layout in (q, k, v):
         row, col = layout.stride(1), layout.stride(2)
         if row is None or col is None:
-            raise Unsupported(f"rows of `{layout.tensor}` have no single stride in memory")
+            raise Unsupported(f"a dimension of `{layout.tensor}` does not have a single stride in memory")
         operands.append(Operand(layout.tensor, dtype, layout.offset, layout.dims[0], row, col))
     batches, rows, width = q[1].shape
     if {q[1].shape[0], k[1].shape[0], v[1].shape[0]} != {batches} or k[1].shape[2] != width or not k[1].shape[1]:

@@ -1,4 +1,4 @@
 """Convolutions in one or two dimensions, with bias, an elementwise epilogue and max pooling.
 
-This folder turns a problem into a program with one convolution, transformations of a recipe, and kernel files.
+This folder recognizes problems with one convolution, proposes transformations, and writes kernel files.
 """

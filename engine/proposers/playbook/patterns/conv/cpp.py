@@ -31,7 +31,7 @@ class CppConv(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)
-        end = " All results go to scratch memory, and a second pass pools the results." if conv.pool is not None else ""
+        end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
         direct = Start(
             "direct",
             "Loop over images, filters and pixels. For each pixel, sum the taps inside the image. The code is scalar, "
@@ -135,9 +135,9 @@ def _implicit_product(conv: ConvProgram, device: DeviceFact, gain: float) -> Tra
     return Transformation(
         "implicit_product",
         "compute",
-        "A convolution is a product of matrices: filters times patches of the image. Copy the patches of a block of "
-        "pixels into panels, never the whole matrix, and multiply in tiles of accumulators that stay in vector "
-        "registers. A loaded vector of pixels then serves several filters.",
+        "A convolution is a product of matrices: filters times patches of the image. Copy the patches of one block of "
+        "pixels at a time into panels, and multiply in tiles of accumulators that stay in vector registers. A loaded "
+        "vector of pixels then serves several filters.",
         changes,
         ("rows", "vecs", "lanes"),
         gain=gain,

@@ -1,7 +1,7 @@
 """The CUDA template for convolutions.
 
-On Hopper, the template starts with wgmma: blocks stream down rows of images, or take tiles of pixels. Elsewhere, it
-starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions use a separate kernel.
+On Hopper, the template starts with wgmma: blocks stream down rows of images, or compute tiles of pixels. On other
+GPUs, it starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions use a separate kernel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CudaConv(Template):
         conv = as_conv(program)
         pooled = conv.pool is not None
         text = "Give each pixel of each filter a thread that sums the pixel's taps from global memory." + (
-            " The results go to scratch memory, and a second kernel pools the results." if pooled else ""
+            " The results go to scratch memory, and a second kernel pools them." if pooled else ""
         )
         direct = Recipe(self.name, {**cuda_plan.plain(device), "fused": False})
         found = [Start("direct", text, direct)]
@@ -87,7 +87,7 @@ class CudaConv(Template):
                     "memory",
                     "The kernel writes all results of the convolution to global memory and reads them again for "
                     "pooling. Map each tile's columns to a patch of pixels plus the halo that its windows need. Keep "
-                    "the patch in shared memory, and pool the patch there.",
+                    "the patch in shared memory, and pool it there.",
                     {"fused": True},
                     ("bn", "bm"),
                     gain=1.3,
@@ -173,8 +173,8 @@ def _by_channels(program: ConvProgram, recipe: Recipe) -> bool:
 
 
 def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
-    """Return the plan of a kernel that builds octets. Return None if the recipe, device or problem needs a tiled
-    kernel.
+    """Return the plan of a kernel that builds octets. Return None if the recipe, device or problem needs another
+    structure.
     """
     if recipe.choices["structure"] != cuda_octets_plan.STRUCTURE:
         return None

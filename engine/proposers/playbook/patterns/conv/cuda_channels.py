@@ -1,6 +1,6 @@
 """CUDA kernels for convolutions whose filters read one channel each, such as depthwise convolutions.
 
-The product of such a filter is too small for tiles or tensor cores, and memory bandwidth limits the kernel.
+The matrix product for one channel is too small for tiles or tensor cores, and memory bandwidth limits the kernel.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _TEXT = (
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Return whether each filter reads only one channel and fits in a thread's registers, without pooling. For an image
-    with one channel, tensor cores are faster.
+    """Return whether the convolution is depthwise, does not pool, and has filters that fit in a thread's registers. For
+    an image with one channel, tensor cores are faster.
     """
     return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 
@@ -49,7 +49,7 @@ def start(plain: Recipe) -> Start:
 
 
 def rows_per_thread() -> Transformation:
-    """Return the transformation of a kernel with one result per thread."""
+    """Return the transformation that gives each thread several results to compute."""
     return Transformation("rows_per_thread", "memory", _TEXT, _CHOICES, _OPENED, gain=4.0, helps="memory")
 
 

@@ -22,17 +22,17 @@ _MOST_STEPS = 40
 steps.
 """
 _MOST_PRODUCTS = 2048
-"""Maximum number of tensor-core instructions in a chunk of several octets, all of which the kernel unrolls."""
+"""Maximum number of tensor-core instructions in a chunk of several octets, because the kernel unrolls its loops."""
 _OTHER_REGISTERS = 44
 """Registers per thread, not counting accumulators and fragments. With fewer registers, the compiler spills."""
 _TEAM_REGISTERS = 40
-"""Registers of each thread that loads no patches, not counting accumulators and fragments."""
+"""Registers of each thread that does not load patches, not counting accumulators and fragments."""
 _LOADER_REGISTERS = 56
 """Registers of each thread that only loads patches."""
 
 
 class OctetPlan(Struct, frozen=True):
-    """The sizes of a kernel with octets, which ``conv_octets.cu.j2`` explains."""
+    """The sizes of a kernel with octets. ``conv_octets.cu.j2`` explains the algorithm."""
 
     type: str
     parts: int

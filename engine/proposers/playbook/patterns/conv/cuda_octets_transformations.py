@@ -13,7 +13,7 @@ _OPENED = ("fragments", "teams", "batch", "stage_filters")
 
 
 def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
-    """Return the first kernel on Hopper, with octets."""
+    """Return the first kernel on Hopper, which builds octets."""
     text = [
         "Multiply pixels by filters with wgmma. Each block keeps the filters in shared memory. Independent teams of "
         "warps load patches of the image, and read the pixels' operands from these patches without im2col."
@@ -91,8 +91,8 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "prefetch_patches",
                 "latency",
-                "A team waits for its patch to arrive from memory. Prefetch the next tile's patch into L2 before the "
-                "products of this tile.",
+                "A team waits for its patch to arrive from memory. Prefetch the next tile's patch into L2 before "
+                "computing the products of this tile.",
                 {"prefetch": True},
                 ("batch",),
                 gain=1.05,

@@ -21,7 +21,7 @@ class Patch(Struct, frozen=True):
 
 
 def patch_of(program: ConvProgram, columns: int) -> Patch | None:
-    """Return the largest patch of at most ``columns`` pixels, as square as possible, or None if no window fits."""
+    """Return the patch of at most ``columns`` pixels that needs the fewest tiles, or None if no pooling window fits."""
     pool = program.pool
     if pool is None:
         return None

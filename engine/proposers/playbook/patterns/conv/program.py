@@ -160,7 +160,7 @@ def operands_of(spec: ProblemSpec, node: GraphNode, nodes: dict[str, GraphNode])
     if tensor.dtype != weights.dtype:
         raise Unsupported(f"the convolution's operands differ in data type ({tensor.dtype}, {weights.dtype})")
     if any(x.stride(dim) is None for dim in range(len(x.dims))):
-        raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
+        raise Unsupported(f"a dimension of `{x.tensor}` does not have a single stride in memory")
     return x, w, tensor.dtype
 
 

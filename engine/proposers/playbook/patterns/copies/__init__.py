@@ -1,1 +1,1 @@
-"""The pattern of outputs that only copy elements: permutations, slices, concatenations, and triangles."""
+"""Problems whose outputs are only copies of input elements: permutations, slices, concatenations, and triangles."""

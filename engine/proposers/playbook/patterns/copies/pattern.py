@@ -1,4 +1,4 @@
-"""The pattern of copies."""
+"""The copies pattern: outputs that are only copies of input elements."""
 
 from __future__ import annotations
 

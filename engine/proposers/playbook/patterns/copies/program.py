@@ -1,4 +1,4 @@
-"""Recognize and describe outputs that only copy elements of inputs."""
+"""Recognize and describe problems whose outputs are only copies of input elements."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CopyProgram(Program, frozen=True):
 
 
 class _Region(Struct, frozen=True):
-    """A box by dimensions: the start in each dimension, and the (size, stride) pairs of the source."""
+    """A box that is described per dimension: its start, and the (size, stride) pairs of its source."""
 
     tensor: str
     number: float
@@ -107,7 +107,9 @@ def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
     if regions is None:
         return None
     if len(regions) > _MAX_BOXES:
-        raise Unsupported(f"the model joins {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}")
+        raise Unsupported(
+            f"the model concatenates {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}"
+        )
     types = {tensor.dtype for tensor in spec.tensors if tensor.name in {region.tensor for region in regions}}
     if types - {output.dtype}:
         raise Unsupported(f"the model copies {', '.join(sorted(types))} to {output.dtype}")

@@ -1,5 +1,5 @@
 """Matmuls with an elementwise epilogue.
 
-This folder turns a problem into a program with one matmul, transformations of a recipe, and kernel files. The folder
+This folder recognizes problems with one matmul, proposes transformations, and writes kernel files. The folder
 ``tiles`` contains code that matmuls share with convolutions and attention.
 """

@@ -1,7 +1,7 @@
 """The CUDA template for matmuls.
 
-On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a thread per output, then uses
-tiles, pipelines and tensor cores. Products with a vector use a separate kernel.
+On Hopper, the template starts with wgmma and tensor maps. On other GPUs, it starts with a thread per output, then uses
+tiles, pipelines and tensor cores. Matrix-vector products use a separate kernel.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _addresses(matrix: Matrix, extent: int, other: int) -> tuple[int, ...]:
 
 
 def _aligned(program: MatmulProgram, plan: Plan) -> list[str]:
-    """Assert that the plan's vector loads are aligned, for sizes other than the searched sizes."""
+    """Return assertions that the plan's vector loads are aligned, for sizes other than the searched sizes."""
     lines = []
     for matrix, width, extent, other in (
         (program.a, plan.widths[0], *_run(program.a.row_stride, program.a.col_stride, program.m, program.k)),

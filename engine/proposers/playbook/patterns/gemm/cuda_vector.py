@@ -1,4 +1,4 @@
-"""CUDA kernels for products of a matrix and a vector, which memory bandwidth limits."""
+"""CUDA kernels for matrix-vector products. Memory bandwidth limits these products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 STRUCTURE = "vector"
-"""The value of the choice ``structure`` for products with a vector."""
+"""The value of the choice ``structure`` for matrix-vector products."""
 _THREADS = 256
 """Number of threads per block."""
 _BLOCKS_PER_SM = 2
@@ -33,11 +33,11 @@ faster.
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
-"""Minimum number of terms of a sum that gets a block; a shorter sum gets a warp."""
+"""Minimum number of terms for which a block computes a sum. A warp computes a shorter sum."""
 _OPENED = ("lines", "team")
 _TEXT = (
-    "Memory bandwidth limits the product of a matrix and a vector. Let a team of threads read several lines of the "
-    "matrix at a time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
+    "Memory bandwidth limits a matrix-vector product. Let a team of threads read several lines of the matrix at a "
+    "time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
 )
 
 
@@ -47,7 +47,9 @@ def is_matrix_vector(program: MatmulProgram) -> bool:
 
 
 def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | None:
-    """Return the first kernel, or None if the matrix has too few lines to keep the device busy."""
+    """Return the first kernel. Return None for other products, and if the matrix has too few lines to keep the device
+    busy.
+    """
     lines = program.batch * program.m * program.n
     team = _THREADS if program.k >= _LONG else 32
     teams = device.cores * _BLOCKS_PER_SM * _THREADS // team
@@ -99,6 +101,6 @@ def vector_kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -
 
 
 def _aligned(addresses: Sequence[int], width: int) -> list[str]:
-    """Assert that packs are aligned, for sizes other than the searched sizes."""
+    """Return assertions that packs are aligned, for sizes other than the searched sizes."""
     named = dict.fromkeys(number for number in addresses if isinstance(number, Size) and width > 1)
     return [size_assertion(f"{factor(n)} % {width} == 0", f"{text(n)} to be a multiple of {width}") for n in named]

@@ -13,14 +13,14 @@ from engine.proposers.playbook.patterns.gemm.tiles import cuda_plan
 STRUCTURE = "wgmma"
 ARCH = "sm_90a"
 DEPTH = 64
-"""The depth of a tile in elements: rows of 128 bytes, the widest swizzle."""
+"""Depth of a tile in 16-bit elements. A row then has 128 bytes, the width of the widest swizzle."""
 SLABS = 2
 """The number of buffers through which a consumer stores its results. Each buffer has 64 rows of 128 bytes."""
 WITHOUT_TENSOR_CORES: Choices = {
     "structure": "tiles", "bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8, "vector": True, "copy": "async",
     "stages": 3, "group": 8,
 }  # fmt: skip
-"""Changes that turn a recipe into the fastest recipe on the fp32 units."""
+"""Choices that make a wgmma recipe use the fp32 units instead of tensor cores, at the fastest tile sizes."""
 _SHARED_BYTES = cuda_plan.shared_limit(90)
 _SLAB_BYTES = 64 * 128
 _BARRIER_BYTES = 256
@@ -32,7 +32,7 @@ _OUTPUTS_PER_CYCLE = 32
 operations per cycle.
 """
 _LOAD_CYCLES = 1.5
-"""Additional cycles of a step per row and column of a tile, because small tiles load more per output."""
+"""Cycles that a step needs to load a row or column of a tile. Small tiles load more rows and columns per output."""
 _COMBINE_CYCLES = 8000
 """The cost, in cycles, of a second kernel that adds the partial sums."""
 _BYTES_PER_CYCLE = 2500
@@ -44,9 +44,9 @@ class Plan(Struct, frozen=True):
     """The sizes of a matmul kernel with wgmma. A block computes ``bm`` x ``bn`` outputs, and ``consumers`` warpgroups
     divide its rows.
 
-    ``cluster`` blocks share a right tile. ``group``: rows of clusters that run at the same time. ``element``: the dtype
-    that the tensor cores multiply. ``products`` is 3 if the kernel splits fp32 operands into two bf16 numbers,
-    otherwise 1.
+    ``cluster``: blocks that share each tile of the right operand. ``group``: rows of clusters that run at the same
+    time. ``element``: the dtype that the tensor cores multiply. ``products`` is 3 if the kernel splits fp32 operands
+    into two bf16 numbers, otherwise 1.
     """
 
     bm: int
@@ -85,7 +85,7 @@ def refusal(program: MatmulProgram, arch: str) -> str | None:
 
 
 def recipe(template: str, program: MatmulProgram, device: DeviceFact) -> Recipe:
-    """Return the recipe of the first kernel, whose tile keeps the multiprocessors evenly busy."""
+    """Return the recipe of the first kernel. Its tile minimizes the estimated time of the busiest multiprocessor."""
     bm, bn, splits = min(
         ((bm, bn, splits) for splits in SPLITS for bm, bn in _TILES),
         key=lambda tile: _cycles(program, device, *tile),
@@ -110,7 +110,7 @@ def _cycles(program: MatmulProgram, device: DeviceFact, bm: int, bn: int, splits
 
 
 def resolve(choices: Choices, program: MatmulProgram) -> Plan:
-    """Return the plan for ``choices``. Adjust choices that shared memory, registers or shapes do not allow."""
+    """Return the plan for ``choices``. Adjust choices that shared memory or shapes do not allow."""
     bm, bn, cluster = int(choices["bm"]), int(choices["bn"]), int(choices["cluster"])
     if -(-program.m // bm) < cluster:
         cluster = 1

@@ -27,8 +27,8 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 _REGISTERS = (40, 232)
-"""Registers per thread of the producer and of two consumers, 64K in total. With a single consumer, warps do not
-transfer registers.
+"""Registers per thread of the producer and of each of two consumers. Together, they need 63K of a block's 64K
+registers. With a single consumer, the kernel does not redistribute registers.
 """
 _MAP_TYPES = {
     "float32": "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
@@ -44,7 +44,7 @@ _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 class Packing(Struct, frozen=True):
-    """An operand as the packing pass reads it: lines of adjacent elements, as C expressions."""
+    """C expressions that describe how the packing pass reads the lines of an operand."""
 
     type: str
     pointer: str
@@ -182,7 +182,7 @@ def _many_instructions(program: MatmulProgram) -> bool:
 def _view(
     name: str, operand: Operand, line_stride: int, k_stride: int, program: MatmulProgram, plan: Plan, start: str
 ) -> View:
-    """Return the view of an operand. ``start`` is the first element of a packed operand in the workspace."""
+    """Return the view of an operand. ``start`` is the C index of a packed operand's first element in the workspace."""
     letter, lines = ("m", program.m) if name == "a" else ("n", program.n)
     along_k = k_stride == 1 or line_stride != 1
     length, others = (program.k, lines) if along_k else (lines, program.k)
@@ -243,7 +243,7 @@ def _packing(operand: Operand, length: int, lines: int, along: int, across: int,
 
 
 def _aligned(program: MatmulProgram, *views: View) -> list[str]:
-    """Assert that tensor maps describe the tensors, for sizes other than the searched sizes."""
+    """Return assertions that tensor maps can describe the tensors at sizes other than the searched sizes."""
     lines = []
     for view, operand in zip(views, (program.a, program.b), strict=True):
         if view.packing is None:

@@ -71,8 +71,8 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
             Transformation(
                 "narrower_blocks",
                 "parallelism",
-                "The tiles do not divide evenly among the multiprocessors. Halve the tiles' width, so that the last "
-                "tiles keep more multiprocessors busy.",
+                "The tiles do not divide evenly among the multiprocessors. Narrow them to 128 columns, so that the "
+                "last tiles keep more multiprocessors busy.",
                 {"bn": 128, "stages": 6},
                 ("bn", "stages"),
                 gain=1.02,

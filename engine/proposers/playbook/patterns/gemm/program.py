@@ -17,7 +17,8 @@ ALL_PRODUCTS = PRODUCTS | {"aten.addmm.default", "aten.baddbmm.default", "aten.a
 
 
 class Operand(Struct, frozen=True):
-    """Element (row, col) of matrix ``b``: ``tensor[offset + batch(b) + row * row_stride + col * col_stride]``.
+    """The matrices of an operand. Element (row, col) of matrix number ``b`` is
+    ``tensor[offset + batch(b) + row * row_stride + col * col_stride]``.
 
     ``batch`` lists a (size, stride) pair for each part of the batch index, outermost first. Strides are in elements.
     """
@@ -35,7 +36,7 @@ class Operand(Struct, frozen=True):
 
     @property
     def pointer(self) -> str:
-        """Return the C expression for the address of matrix ``b``, based on a field of ``t``."""
+        """C expression for the address of matrix number ``b``, based on a field of ``t``."""
         offset = text(self.offset) if self.offset else ""
         parts = [f"t.{self.tensor}", offset, batch_text(self.batch, "b")]
         return " + ".join(part for part in parts if part)
@@ -122,7 +123,7 @@ def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple
     strides = [0 if not atoms else atoms[0][1] if len(atoms) == 1 else None for atoms in dims[1:]]
     row, col = strides
     if row is None or col is None:
-        raise Unsupported(f"rows of `{layout.tensor}` have no single stride in memory")
+        raise Unsupported(f"the rows or columns of `{layout.tensor}` are not evenly spaced in memory")
     return Operand(tensor.name, tensor.dtype, layout.offset, dims[0], row, col), layout
 
 

@@ -18,7 +18,7 @@ _ROWS = 8
 registers.
 """
 _MOST_TAPS = 4096
-"""Maximum number of taps of a kernel, because the source lists all taps."""
+"""Maximum number of taps in a filter. The kernel's source lists every tap."""
 
 
 class CppGridConv(Template):

@@ -24,7 +24,7 @@ class GridConvOptions(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         rows: Filters per tile in registers.
         vecs: Vectors of ``lanes`` positions per tile.
-        blocks: Tiles along the positions that one task computes.
+        blocks: Number of adjacent tiles of positions that one task computes.
     """
 
     rows: int = 6

@@ -32,7 +32,11 @@ class CudaGridConv(Template):
         conv, arch = as_grid_conv(program), compute_capability(device.arch)
         direct = Recipe(self.name, {"structure": "direct", "math": "precise", "arch": arch})
         found = [
-            Start("direct", "Give each output a thread that sums the output's taps from global memory.", direct),
+            Start(
+                "direct",
+                "Give each output a thread that reads the output's taps from global memory and sums the products.",
+                direct,
+            ),
         ]
         if cuda_plan.refusal(conv, arch) is None:
             wgmma = arch == 90

@@ -16,10 +16,10 @@ PIECES = 8
 """Number of 16-byte pieces per line of a tile in shared memory. A swizzle of 128 bytes covers one line."""
 _OCTET = 8
 _MOST_OCTETS = 12000
-"""Maximum number of octets per sum, because shared memory holds the distances of all octets."""
+"""Maximum number of octets per sum. Shared memory must have room for the distances of all octets."""
 _STATIC_BYTES = 1024
 _MOST_SPAN = 4
-"""Reciprocal of the largest share by which taps along x may enlarge a tile of the image."""
+"""Reciprocal of the maximum growth of an image tile due to taps along x: 4 allows a quarter of the tile."""
 _LEAST_BLOCKS = 1024
 """Minimum number of blocks if a block computes several tiles: enough for a few waves on all multiprocessors."""
 _OTHER_REGISTERS = 80
@@ -27,7 +27,7 @@ _OTHER_REGISTERS = 80
 
 
 class GridPlan(Struct, frozen=True):
-    """The sizes of a kernel on tensor cores, which ``grid_conv.cu.j2`` explains."""
+    """The sizes of a tensor-core kernel. ``grid_conv.cu.j2`` explains them."""
 
     grid: Grid
     type: str

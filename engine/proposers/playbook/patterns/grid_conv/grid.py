@@ -6,7 +6,7 @@ position ``a`` of residue ``r`` is input element ``step * a + r``. A transposed 
 for each remainder of the output position.
 
 All images lie on one line of positions. After a row's elements, the row's ``pitch`` includes enough zeros that no
-tap reads an element of another row. A tap therefore always reads at the same distance from the output's
+tap reads an element of another row. Each tap therefore reads at a constant distance from the output's
 position.
 """
 
@@ -37,7 +37,7 @@ class Axis(Struct, frozen=True):
         residues: The residues of the input that taps read.
         input_step: The distance between the inputs of a residue, in input elements.
         extent: Maximum number of grid positions that hold elements.
-        pitch: Number of grid positions per row, with the zeros.
+        pitch: Number of grid positions per row, including the zeros.
         spacing: The distance between the taps of a phase, in grid positions, if there is one residue.
     """
 
@@ -75,7 +75,7 @@ class Grid(Struct, frozen=True):
         return prod(len(axis.residues) for axis in self.axes)
 
     def distance(self, shifts: tuple[int, int, int]) -> int:
-        """Return the distance, in positions, to which three shifts add up."""
+        """Return the sum of one shift per axis, as a distance in positions."""
         return (shifts[0] * self.axes[1].pitch + shifts[1]) * self.axes[2].pitch + shifts[2]
 
     @property

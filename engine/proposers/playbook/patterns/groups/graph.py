@@ -79,7 +79,7 @@ class Graph:
         return {one for one in found if one not in own and not is_constant(self.nodes[one])}
 
     def unit(self, name: str) -> frozenset[str]:
-        """Return the unit of step ``name``: the step, its ``getitem`` nodes and its counter of batches."""
+        """Return the unit of step ``name``: the step, its ``getitem`` nodes and its batch counter."""
         return self._units.get(name, frozenset({name}))
 
     def layout(self, name: str, base: str) -> Layout | None:

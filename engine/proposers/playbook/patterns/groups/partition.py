@@ -16,12 +16,14 @@ from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, St
 from engine.proposers.playbook.patterns.groups.rewrites import references_of
 
 MAX_STEPS = 1500
-"""Maximum number of computing operators in a graph. A longer graph is usually an unrolled recurrence."""
+"""Maximum number of operators in a graph, not counting views and constants. A longer graph is usually an unrolled
+recurrence.
+"""
 MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
 """Number of operators that a group may add before a pattern must recognize the group again. Attention built from
-primitives needs about five operators between its products.
+primitives needs about five operators between its matrix products.
 """
 MAX_MEMBERS = 60
 MAX_TRIES = 36
@@ -106,7 +108,7 @@ class _Partition:
             self._copy_to(bound[buffer], name, bound)
         if len(self.kinds) > MAX_KINDS:
             raise Unsupported(
-                f"the problem needs {len(self.kinds)} different kernels, and a kernel file holds at most {MAX_KINDS}"
+                f"the problem needs {len(self.kinds)} different kernels, but a kernel file can have at most {MAX_KINDS}"
             )
         sizes = {result: self._bytes(result) for step in self.steps for result in step.results if result not in bound}
         offsets, tensor_bytes = place(self.steps, sizes)
@@ -256,9 +258,7 @@ class _Partition:
 
 
 def _cost(spec: ProblemSpec) -> float:
-    """Return a group's memory traffic in bytes, plus the number of bytes whose transfer takes as long as the arithmetic
-    of the group's products.
-    """
+    """Return a group's cost in bytes: its memory traffic, plus the traffic that takes as long as its arithmetic."""
     shapes = {node.name: node.shape or () for node in spec.graph or ()}
     flops = 0.0
     for node in spec.graph or ():

@@ -1,4 +1,4 @@
-"""The pattern of problems whose parts belong to other patterns."""
+"""The pattern of problems whose parts match other patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from engine.proposers.playbook.patterns.groups.template import Groups, GroupsPro
 
 
 class Grouped(Pattern):
-    """Problems with several products or convolutions, their reductions, norms over a batch, or whole networks."""
+    """Problems with several matrix products or convolutions, reductions of their results, batch norms, or whole
+    networks.
+    """
 
     name = "groups"
 

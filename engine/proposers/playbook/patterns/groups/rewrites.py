@@ -23,7 +23,7 @@ _KEEP_SCORES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "_unsafe_view.default", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar")
 )
-"""Operators that may stand between a product and its softmax, if all other operands are numbers."""
+"""Operators that may appear between a matrix product and its softmax, if all other operands are numbers."""
 _SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default", _UNBIND})
 
 
@@ -75,7 +75,7 @@ def _same_size(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
 def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
     """Return an elementwise operator, preceded by views that expand some operands over a middle dimension.
 
-    A kernel cannot index such an operand, but a separate group can copy the view.
+    A kernel cannot index an operand expanded this way, but a separate group can copy the view.
     """
     wide = node.shape
     given = [nodes[arg["ref"]] if isinstance(arg, dict) and "ref" in arg else None for arg in node.args]
@@ -99,14 +99,14 @@ def _broadcasts(shape: tuple[int, ...] | None, wide: tuple[int, ...]) -> bool:
 
 
 def _is_split(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
-    """Return whether a broadcast of ``shape`` to ``wide`` repeats elements between two dimensions that it keeps."""
+    """Return whether broadcasting ``shape`` to ``wide`` expands a dimension between two unchanged dimensions."""
     padded = (1,) * (len(wide) - len(shape)) + shape
     kept = [dim for dim, size in enumerate(padded) if size != 1]
     return any(wide[dim] != 1 and padded[dim] == 1 for dim in range(kept[0], kept[-1])) if kept else False
 
 
 def _part(node: GraphNode, split: GraphNode, nodes: Mapping[str, GraphNode]) -> GraphNode:
-    """Return element ``node`` of a split tensor as a slice."""
+    """Replace ``node``, which gets one part of a split tensor, with a slice of that tensor."""
     source, at = split.args[0], node.args[1]
     shape = nodes[source["ref"]].shape or ()
     rest = [*split.args[1:]] if split.target == _UNBIND else [*split.args[2:]]
@@ -195,8 +195,8 @@ def _copy(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
 
 
 def _safe_softmax(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
-    """Return a plain softmax if the scores are a scaled product. ``_safe_softmax`` differs only for rows that a mask
-    hides entirely.
+    """Return a plain softmax if the scores are a scaled matrix product. ``_safe_softmax`` differs only for rows that a
+    mask hides entirely.
     """
     source = nodes[node.args[0]["ref"]]
     while source.target in _KEEP_SCORES and not any(isinstance(arg, dict) for arg in source.args[1:]):

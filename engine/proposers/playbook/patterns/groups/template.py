@@ -1,4 +1,7 @@
-"""The templates that write all groups of a problem. The recipe of a problem holds the recipes of its kernels."""
+"""The templates that write the kernels for all groups of a problem.
+
+A problem's recipe contains the recipes of its kernels.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,15 @@ _MARK = "@"
 
 
 class GroupsProgram(Program, frozen=True):
-    """A problem to compute in groups. The plan depends on the language, because templates support different
-    programs.
+    """A problem to compute in groups. The plan depends on the language, because each language's templates support
+    different programs.
     """
 
     spec: ProblemSpec
 
 
 class Groups(Template):
-    """A template that writes all groups into one file. ``plan_of`` partitions a problem."""
+    """A template that writes the kernels for all groups into one file. ``plan_of`` partitions a problem."""
 
     pattern = "groups"
 
@@ -173,7 +176,8 @@ def _summary(plan: Plan) -> str:
 
 
 _TUNED = (
-    "Begin with the most promising kernels, which already apply every change with an expected gain of at least 10%."
+    "Begin with the most promising kernels, which already include every transformation that keeps the precision and "
+    "has an expected gain of at least 10%."
 )
 _FIRST = "Begin with the first kernel of each pattern."
 _PLAIN = "Begin with the simplest kernel of each pattern, which is easy to check by reading."

@@ -14,8 +14,8 @@ from engine.proposers.playbook.patterns.attention.program import FUSED, is_wide
 
 
 def is_wide_attention(node: GraphNode, nodes: dict[str, GraphNode]) -> bool:
-    """Return whether ``node`` computes attention that :func:`as_products` supports and no fused kernel computes
-    quickly.
+    """Return whether ``node`` computes attention that :func:`as_products` supports and that is slower in a fused
+    kernel.
     """
     if node.target not in FUSED or len(node.args) > 3 or not node.kwargs.keys() <= {"scale", "is_causal", "dropout_p"}:
         return False

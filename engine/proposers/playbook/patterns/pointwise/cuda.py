@@ -20,7 +20,7 @@ PLAIN: Choices = {
     "math": "precise",
     "sms": 0,
 }
-"""The choices of the first kernel: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with
+"""The choices of the plain kernel: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with
 ``blocks`` blocks per multiprocessor.
 """
 
@@ -52,8 +52,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "vector_loads",
                     "memory",
-                    "Load and store 16 bytes per instruction (float4), with a quarter of the memory instructions for "
-                    "the same bytes.",
+                    "Load and store 16 bytes per instruction (float4), to move the same data with a quarter of the "
+                    "memory instructions.",
                     {"width": 4},
                     ("width", "threads"),
                     gain=1.5,
@@ -65,7 +65,7 @@ class CudaPointwise(Template):
                 Transformation(
                     "loads_in_flight",
                     "latency",
-                    "Let each thread issue several independent loads before it uses the first one, to cover memory "
+                    "Let each thread issue several independent loads before it uses the first one, to hide memory "
                     "latency.",
                     {"unroll": 2},
                     ("unroll", "threads"),
@@ -92,7 +92,7 @@ class CudaPointwise(Template):
                     "fast_math",
                     "compute",
                     "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid from "
-                    "this exp, division by a fast reciprocal. The error stays near 1e-6.",
+                    "this exp, and a fast reciprocal for each division. The error stays near 1e-6.",
                     {"math": "fast"},
                     (),
                     gain=1.1,

@@ -66,7 +66,7 @@ _SHARED_ROWS = Transformation(
 _SMALLER_BLOCKS = Transformation(
     "smaller_blocks",
     "latency",
-    "Use blocks of fewer threads, so that a multiprocessor starts the next block before the slowest warp has finished.",
+    "Use blocks of fewer threads, so that a multiprocessor waits for fewer warps before it starts the next block.",
     {"threads": 128},
     ("threads",),
     gain=1.02,

@@ -24,7 +24,7 @@ class PoolProgram(Program, frozen=True):
     """Pooling of ``planes`` volumes of ``image`` elements. Triples are (depth, height, width); unused sizes are 1.
 
     Attributes:
-        divisor: The divisor of a sum, or 0 for the number of elements inside the image.
+        divisor: The divisor of a window's sum; 0 means the number of the window's elements inside the image.
         rounds_up: Whether the last window of a row or column may reach beyond the image (``ceil_mode``).
         chain: The program that computes the outputs from a pooled value.
     """
@@ -50,7 +50,7 @@ def as_pooling(program: Program) -> PoolProgram:
 
 
 def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
-    """Return the program for ``spec``, or None if the problem pools nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem contains no pooling. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, MAXIMA | AVERAGES):
         return None
     graph = graph_of(spec)
@@ -58,7 +58,7 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     if len(found) != 1:
         raise Unsupported(f"the model has {len(found)} pooling operators, and the playbook fuses only one")
     if heavy := calls(graph, HEAVY):
-        raise Unsupported(f"the model pools and also calls {heavy[0].target.removeprefix('aten.').split('.')[0]}")
+        raise Unsupported(f"the model combines pooling with {heavy[0].target.removeprefix('aten.').split('.')[0]}")
     node = found[0]
     spatial = 3 if "3d" in node.target else 2
     nodes = {each.name: each for each in graph}

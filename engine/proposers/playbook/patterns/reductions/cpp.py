@@ -37,7 +37,7 @@ class CppReductions(Template):
         if _tiles(found, first) < 2 * device.cores and device.cores > 1:
             first = replace(first, order="passes", parts=2 * device.cores)
             text = (
-                "Cut every row into parts, so that all threads have work. Fold the parts into states in the "
+                "Split every row into parts, so that all threads have work. Fold the parts into states in the "
                 "workspace, and merge the states before the next step."
             )
         plain = ReductionOptions(tile=first.tile)
@@ -121,7 +121,7 @@ def _share_parts(cores: int) -> Transformation:
     return Transformation(
         "share_parts",
         "parallelism",
-        f"There are too few tiles to keep {cores} cores evenly busy. Cut every row into parts that threads fold "
+        f"There are too few tiles to keep {cores} cores evenly busy. Split every row into parts that threads fold "
         "independently, and merge the parts' states.",
         {"order": "passes", "parts": 2 * cores},
         ("parts",),

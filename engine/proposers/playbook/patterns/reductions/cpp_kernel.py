@@ -1,6 +1,6 @@
 """The C++ kernel file for a reduction program: a function per pass over part of a tile, and ``launch``.
 
-A tile is a row, or a piece of several rows whose elements lie side by side.
+A tile is one row, or several rows whose elements are interleaved in memory.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code.
         tile: Adjacent rows per tile, if the elements of a row are not adjacent.
         accumulators: Independent vectors per reduction, if the elements of a row are adjacent.
-        order: The order ``tiles`` runs all passes on a tile while the tile is in the cache. With ``passes``, threads
-            share the ``parts`` of every tile, one pass after another.
+        order: With ``tiles``, a thread runs all passes on a tile while the tile is in the cache. With ``passes``,
+            threads share the ``parts`` of every tile, one pass after another.
         parallel: Whether threads share the work.
     """
 

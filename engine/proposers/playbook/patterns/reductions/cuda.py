@@ -27,7 +27,7 @@ PLAIN: Choices = {
 """The choices for a plain kernel that is easy to check by reading. ``across``: number of adjacent threads that read
 adjacent packs, if the elements of a row are not adjacent. ``parts``: number of blocks that share a row. ``held``:
 maximum number of packs that a thread keeps in registers between loops; with 0, each loop reads the packs again.
-``sample``: in a normalization, the ratio of all elements to the elements from which a loop estimates the mean.
+``sample``: in a normalization, a loop estimates the mean from one in ``sample`` elements.
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
@@ -37,9 +37,9 @@ the end.
 
 
 _SAMPLE = 16
-"""Ratio of all elements to the elements that the estimate of a mean reads. The estimate takes little time compared with
-the two full loops. The squared error of the estimate is at most 15 times the variance, so the estimate costs at most
-four of fp32's 24 bits.
+"""A loop estimates a mean from one in this many elements. The estimate takes little time compared with the two full
+loops. The squared error of the estimate is at most 15 times the variance, so the estimate costs at most four of fp32's
+24 bits.
 """
 _SAMPLE_TEXT = (
     f"For a normalization, estimate the mean from 1/{_SAMPLE} of the elements. The deviations from the estimate give "
@@ -68,8 +68,9 @@ class CudaReductions(Template):
         wide = plain.with_({"width": 4, "unroll": 8, "read": "stream", "store": "stream", "math": "fast"})
         parts = _parts(found, wide.choices, device)
         text = (
-            "Let adjacent threads read adjacent elements, 16 bytes per load where rows allow it, with eight loads in "
-            f"flight. {f'Cut each row into {parts} parts, so that all multiprocessors have work.' if parts > 1 else ''}"
+            "Let adjacent threads read adjacent elements, 16 bytes per load where rows allow it, with eight loads "
+            "in flight. "
+            f"{f'Split each row into {parts} parts, so that all multiprocessors have work.' if parts > 1 else ''}"
         )
         if found.moments is not None:
             wide = wide.with_({"sample": _SAMPLE})
@@ -138,7 +139,7 @@ class CudaReductions(Template):
 
 
 def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> int:
-    """Return the number of parts per row with which the grid fills the device while each thread still gets several
+    """Return the number of parts per row that lets the grid fill the device while each thread still gets several
     elements.
     """
     shape, threads, width = program.geometry, int(choices["threads"]), int(choices["width"])
@@ -155,7 +156,7 @@ def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> i
 
 
 def _held(program: ReductionProgram, choices: Choices, device: DeviceFact) -> dict[str, Choice] | None:
-    """Return the choices with which a block keeps all elements of its rows in registers. Return None if the elements do
+    """Return the choices that let a block keep all elements of its rows in registers. Return None if the elements do
     not fit, or if there are too few blocks for the device.
     """
     shape = program.geometry
@@ -173,14 +174,14 @@ def _held(program: ReductionProgram, choices: Choices, device: DeviceFact) -> di
 
 
 _KEPT_TEXT = (
-    "Give a block the rows of adjacent positions. The threads read each element once, and keep it in registers while "
+    "Assign adjacent rows to each block. The threads read each element once, and keep it in registers while "
     "they merge their states in shared memory. They write the results from the registers."
 )
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
-    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, with a quarter of the memory "
-    "instructions for the same bytes.",
+    "Load 16 bytes per instruction (float4) if the adjacent dimension's size allows it, to move the same data with a "
+    "quarter of the memory instructions.",
     {"width": 4},
     ("width", "threads"),
     gain=1.3,
@@ -189,7 +190,7 @@ _VECTOR_LOADS = Transformation(
 _LOADS_IN_FLIGHT = Transformation(
     "loads_in_flight",
     "latency",
-    "Let each thread issue several independent loads before it folds the first one, to cover memory latency.",
+    "Let each thread issue several independent loads before it folds the first one, to hide memory latency.",
     {"unroll": 8},
     ("unroll", "threads"),
     gain=1.4,

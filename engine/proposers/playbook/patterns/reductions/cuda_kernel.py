@@ -26,7 +26,7 @@ part of this memory.
 
 
 class Body(Struct, frozen=True):
-    """The loop over the elements of a row: the loaded packs, the row's numbers, and the statements.
+    """The loop over the elements of a row: the loaded packs, the per-row values, and the statements.
 
     ``folds`` are the reductions of a pass. ``results`` are the outputs (tensor, value) of the last loop.
     """

@@ -25,7 +25,7 @@ def as_reductions(program: Program) -> ReductionProgram:
 
 
 def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
-    """Return the program for ``spec``, or None if the problem reduces nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem contains no reduction. Raises ``Unsupported``."""
     graph = checked_graph(spec, writes=True)
     outputs = outputs_of(spec, graph)
     statistics, counters = running_statistics(spec, graph)

@@ -138,7 +138,7 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
                 "backward_output",
                 "memory",
                 "A long row does not fit in the cache, so the output loop misses on every line. Run this loop from the "
-                "end to the start, because the reductions read the row's end last.",
+                "end to the start: the end is still in the cache, because the reductions read it last.",
                 {"backward": True},
                 ("block",),
                 gain=1.08,
@@ -156,7 +156,7 @@ def _fuse(program: RowProgram) -> Transformation:
         if softmax
         else (
             "Compute the mean and the squared deviations per block in the L1 cache, and merge blocks with "
-            "Chan's formula. This formula stays accurate where a sum of x^2 would cancel."
+            "Chan's formula. This formula stays accurate where E[x^2] - E[x]^2 would cancel."
         )
     )
     return Transformation(

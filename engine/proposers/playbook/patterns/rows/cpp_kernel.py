@@ -39,8 +39,8 @@ class RowOptions(ElementwiseOptions, frozen=True):
     """The choices for a row kernel.
 
     Attributes:
-        order: The order ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes each row while
-            the row is cached.
+        order: With ``passes``, the kernel runs each pass over all rows before the next pass. With ``rows``, the kernel
+            finishes each row while the row is in the cache.
         fused: Whether to merge two dependent reductions block by block.
         reuse: Whether to recompute a costly value of the last pass for the output, or to keep it in the output row or a
             buffer.
@@ -71,8 +71,8 @@ class Accumulator(Struct, frozen=True):
 
 
 class Prologue(Struct, frozen=True):
-    """The code before a function's loop. ``rows`` are addresses of row ``r``, and ``statements`` compute per-row
-    numbers.
+    """The code before a function's loop. ``rows`` maps each tensor to the address of its row ``r``, and ``statements``
+    compute per-row numbers.
     """
 
     rows: dict[str, str]
@@ -122,8 +122,8 @@ class Pass(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The function that writes a part of a row. ``aligned`` is the pointer whose alignment vector stores need, or ""
-    for none.
+    """The function that writes a part of a row. ``aligned`` is the pointer that vector stores require to be aligned, or
+    "" for none.
     """
 
     parameters: list[tuple[str, str]]
@@ -433,7 +433,7 @@ class RowKernel:
 
 
 def kept_value(program: RowProgram) -> int | None:
-    """Return a costly per-element value from the last pass that the outputs also need. Keeping such a value may be
+    """Return a costly per-element value from the last pass that the outputs also need. Keeping this value may be
     faster than computing it again.
     """
     if not program.passes or not program.element_stores:

@@ -10,8 +10,8 @@ from engine.proposers.playbook.patterns.rows import cuda_plan, cuda_transformati
 from engine.proposers.playbook.patterns.rows.cuda_kernel import row_kernel
 
 _STRUCTURES = {
-    "loop": "blocks that read 16 bytes per load, with several loads in flight, and fold all reductions in one pass.",
-    "registers": "blocks that read a row once, keep the row in registers, and fold and write it from there.",
+    "loop": "blocks that read 16 bytes per load, with several loads in flight, and compute all reductions in one pass.",
+    "registers": "blocks that read a row once, keep the row in registers, and compute the outputs from there.",
     "split": "many blocks that share each row, and a second launch that merges the blocks' partial states.",
     "ring": "persistent blocks that copy row after row into a ring in shared memory and read each row once.",
     "block": "blocks that read a row once and hold the row in shared memory and registers.",

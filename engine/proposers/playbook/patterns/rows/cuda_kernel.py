@@ -208,8 +208,8 @@ class RowView:
 
     def _affine(self) -> tuple[int, int, str]:
         """Return the position of the row's load, the position of an affine value, and the factor of the affine
-        function. The affine value is the last affine function of the load, with coefficients per row, through which all
-        outputs depend on the load.
+        function. The affine value is an affine function of the load with per-row coefficients. All outputs depend on
+        the load only through this value. If several values qualify, the last one is the affine value.
         """
         program, order = self.program, self.program.element_order(s.value for s in self.program.element_stores)
         held = self.stages.held[0]

@@ -1,7 +1,7 @@
 """Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
-The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
-row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. In the
+The simplest structure is ``loop``, with one block per row and one pass per reduction. The structure ``registers`` reads
+a row once into registers. The structure ``split`` divides a long row among many blocks, in three launches. In the
 structure ``ring``, persistent blocks fetch rows with bulk copies. The structure ``block`` holds a row in a block's
 shared memory and registers. In the structure ``halves``, persistent blocks share each row and keep it in 16 bits.
 ``cuda_transformations`` defines the steps from each structure to the next.
@@ -46,38 +46,38 @@ PLAIN: Choices = {
 """The choices of the first CUDA row kernel, and measurements of other choices.
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, and the whole grid in ``ring``.
-``blocks``: blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a
-multiprocessor's memory. ``span_kb``: KiB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of
-launches; 0 means all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in
-registers. ``per``: packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``:
-threads of ``ring`` that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the
-device.
+``blocks``: minimum number of resident blocks per multiprocessor, which limits registers per thread; in ``ring``, blocks
+that share a multiprocessor's memory. ``span_kb``: KiB of a row that each block of ``split`` folds. ``group_rows``: rows
+that ``split`` processes per set of launches; 0 means all rows. ``keep``: pieces of a row whose weights stay in
+registers; in ``block``, chunks of the row in registers. ``per``: in ``halves``, packs per thread in each piece.
+``slots``: in ``halves``, pieces that fit in the ring. ``writers``: threads of ``ring`` that only write rows; 0 means
+that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
 All times are in ms for fp32 on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
 For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
 The structure ``loop`` takes 0.67 with ``width`` 4, one pass, 1024 threads and ``unroll`` 8. The structure ``block``
-takes 0.533 with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes,
-``block`` takes 0.533 to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with
-``cluster`` 8 and 512 threads. With ``cluster`` 4, it takes 0.74, because 32 floats per thread spill. The structure
-``ring`` with ``cluster`` 2 and 16 KiB slots takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With
-evict-first copies, ``ring`` takes 0.58 to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it
-takes 0.61 to 0.97. With two blocks per multiprocessor, each with half of the ring, it takes 0.61. With ``cluster`` 4
-and one block per multiprocessor, it takes 0.69, because clusters of four do not fill all multiprocessors.
+takes 0.533 with 1024 threads and 4 chunks in registers. It takes 0.533 to 0.535 with 2 or 3 chunks, 512 or 768 threads,
+or two passes. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with ``cluster`` 8 and
+512 threads. With ``cluster`` 4, it takes 0.74, because 32 floats per thread spill. With ``cluster`` 2 and 16 KiB slots,
+``ring`` takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58
+to 0.59. With separate writers, it takes 0.57 to 0.60. With plain stores, it takes 0.61 to 0.97. It takes 0.61 with two
+blocks per multiprocessor, each with half of the ring. It takes 0.69 with ``cluster`` 4 and one block per
+multiprocessor, because clusters of four do not fill all multiprocessors.
 
 For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
-kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
-once for 16 rows. With spans of 64 KiB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
-rows then miss L2. In groups of 4 rows, ``split`` takes 0.28. In groups of 1 row, it takes 0.48, because launches do not
-overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KiB slots and ``keep`` 2. With 256
-separate writers, 128 folding threads, 8 KiB slots and ``keep`` 8, ``ring`` takes 0.193. With ``keep`` 7 or 9, it takes
-0.196. With 384 writers, 6 KiB slots and ``keep`` 10, ``ring`` takes 0.201. With 512 writers, 8 KiB slots and ``keep``
-5, it takes 0.205. Copies without an evict-first policy push the weights out of L2. With such copies, 384 writers, 6 KiB
-slots and ``keep`` 8, ``ring`` takes 0.244.
+kernel takes 6.7. The structure ``split`` takes 0.319 if it reads scalar weights for each row, and 0.218 if it reads the
+weights once for 16 rows. With spans of 64 KiB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the
+last rows then miss L2. In groups of 4 rows, ``split`` takes 0.28. In groups of 1 row, it takes 0.48, because launches
+do not overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KiB slots and ``keep`` 2. It
+takes 0.193 with 256 separate writers, 128 folding threads, 8 KiB slots and ``keep`` 8. With ``keep`` 7 or 9, it takes
+0.196. It takes 0.201 with 384 writers, 6 KiB slots and ``keep`` 10. It takes 0.205 with 512 writers, 8 KiB slots and
+``keep`` 5. Copies without an evict-first policy push the weights out of L2. It takes 0.244 with these copies, 384
+writers, 6 KiB slots and ``keep`` 8.
 """
 
 MOST_GRID_ROWS = 65535
-"""Maximum number of rows per launch of ``split``, because rows are a dimension of the grid."""
+"""Maximum number of rows per launch of ``split``, because the rows are the grid's y dimension."""
 _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
@@ -85,8 +85,7 @@ HELD_FLOATS = 64
 BLOCK_KEPT_FLOATS = 32
 """Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
 HALVES_PIECES = 4
-"""Maximum number of pieces of a row per block in ``halves``. The pieces' exponents share a register, with a byte
-each.
+"""Maximum number of pieces of a row per block in ``halves``. The pieces' exponents share one register, one byte each.
 """
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
@@ -109,11 +108,11 @@ def full_width(cols: int) -> int:
 
 
 SHARED_BYTES = 228 * 1024
-"""Bytes of shared memory per multiprocessor on sm_90. A block can use at most 227 KiB, and the system reserves
-1 KiB per block.
+"""Bytes of shared memory per multiprocessor on sm_90. A block can use at most 227 KiB, and CUDA reserves 1 KiB per
+block.
 """
 RESERVED_BYTES = 4096
-"""Bytes of a block's shared memory for barriers, states and the system."""
+"""Bytes of a block's shared memory for barriers, states and CUDA itself."""
 
 
 class RingPlan(Struct, frozen=True):
@@ -124,7 +123,7 @@ class RingPlan(Struct, frozen=True):
         piece: Packs per copy.
         keep: Pieces of a row whose weights stay in registers from row to row.
         slot_bytes: The slot size in the recipe.
-        keep_wanted: The ``keep`` in the recipe.
+        keep_wanted: The value of ``keep`` in the recipe.
     """
 
     group: int
@@ -140,7 +139,8 @@ class RingPlan(Struct, frozen=True):
 def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
     """Return the ring's layout for ``blocks`` blocks per multiprocessor.
 
-    Return None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
+    Return None if a block's part of a row does not fit in shared memory, or if a row is not a whole number of 16-byte
+    packs.
     """
     if not stages.held or stages.width != 4 or len(stages.stages) < 1:
         return None
@@ -180,8 +180,8 @@ class HalvesPlan(Struct, frozen=True):
 
 
 def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
-    """Return how many blocks of the structure ``block`` hold a row, at least ``cluster``. Return None if eight are too
-    few.
+    """Return how many blocks share a row in the structure ``block``: ``cluster`` or more. Return None if a row does not
+    fit in eight blocks.
     """
     held = len(stages.held)
     if not held:
@@ -200,8 +200,8 @@ def _is_linear(program: RowProgram, k: int) -> bool:
 
 
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
-    """Return the layout of ``halves`` for ``group`` blocks. Return None if a row does not fit, or if 16 bits could
-    change the results by more than the rounding of the row.
+    """Return the layout of ``halves`` for ``group`` blocks. Return None if a row does not fit, or if 16-bit storage
+    could change the results by more than the rounding error of the row itself.
     """
     program = stages.program
     if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:

@@ -119,7 +119,7 @@ class RowStages:
 
     @property
     def state_floats(self) -> int:
-        """Number of floats in the largest stage's state."""
+        """Maximum number of floats in a stage's state."""
         return max(sum(len(FIELDS[part.kind]) for part in parts) for parts in self.stages)
 
     @cached_property
@@ -133,7 +133,9 @@ class RowStages:
         )
 
     def ready(self, position: int) -> int:
-        """Return the stage after which a kernel can compute a per-row value, or -1 for a value that needs no stage."""
+        """Return the stage after which a kernel can compute a per-row value, or -1 if the value does not depend on a
+        stage.
+        """
         used = self.program.reductions_of(position)
         return max((self._stage_of(k) for k in used), default=-1)
 

@@ -2,7 +2,7 @@
 
 A lineage starts with the plain kernel. Wider accesses or a better split of the rows follow. Finally, the kernel reads
 each row from memory only once. The structures are ``loop`` -> ``registers`` (short and medium rows) -> ``block``, or
-``loop`` -> ``split`` (few long rows) -> ``ring``. Where the tolerance permits it, ``halves`` keeps rows in 16 bits.
+``loop`` -> ``split`` (few long rows) -> ``ring``. If the tolerance permits, ``halves`` keeps rows in 16 bits.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 def _span_kb(program: RowProgram, device: DeviceFact) -> int:
-    """Return the longest span, in KiB, with which every multiprocessor still gets four blocks."""
+    """Return the longest span, in KiB, that still gives every multiprocessor four blocks."""
     row_kb = program.cols // 256
     enough = (kb for kb in (256, 128, 64, 32) if program.rows * row_kb >= 4 * device.cores * kb)
     return next(enough, 16)
@@ -151,7 +151,7 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
                 holder = {0: "a warp", 1: "a block"}.get(sharing, f"a cluster of {sharing} blocks")
                 exchange = " The blocks exchange partial states through distributed shared memory."
                 text = (
-                    f"Read the row once and keep it in the registers of {holder}; fold it and write it from there."
+                    f"Read the row once, keep it in the registers of {holder}, and compute the outputs from there."
                     f"{exchange if sharing > 1 else ''}"
                 )
                 opens = ("threads", "blocks") if sharing < 2 else ("threads", "blocks", "cluster")
@@ -160,7 +160,7 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
 
 
 def _fits(program: RowProgram, wanted: Choices, width: int) -> bool:
-    """Return whether a thread's floats of the row fit in registers: at most 32, or 16 in clusters, where 32 would
+    """Return whether a thread's part of the row fits in registers: at most 32 floats, or 16 in clusters, where 32 would
     spill.
     """
     sharers = int(wanted["threads"]) * int(wanted["cluster"]) if wanted["cluster"] else 32
@@ -233,8 +233,8 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "row_in_shared_memory",
         "memory",
-        f"Read each row once. Let {holder} hold the row on the chip, mostly in shared memory and the rest in "
-        "registers, with all copies in flight at once. Blocks drift out of phase, so that some blocks read while "
+        f"Read each row once. Let {holder} hold the row on the chip, most of it in shared memory and the rest "
+        "in registers, with all copies in flight at once. Blocks drift out of phase, so that some blocks read while "
         "other blocks write.",
         wanted,
         ("threads", "keep", "unroll", "blocks"),
@@ -244,8 +244,8 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 HALVES_TOLERANCE = 4e-3
-"""The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 relative to magnitude plus root mean
-square. An fp16 number has 11 significant bits, and the kernel rounds the weights and the row once each.
+"""The smallest tolerance that permits 16-bit rows. The largest measured error is 1.5e-3 relative to magnitude plus root
+mean square. An fp16 number has 11 significant bits, and the kernel rounds the weights and the row once each.
 """
 
 
@@ -259,7 +259,7 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
         "rows_in_16_bits",
         "precision",
         "A row and the next row do not fit on the chip together in fp32. Once a row's statistics are complete, keep "
-        "the row in registers as 16-bit deviations from a pivot; they share an exponent. Keep the weights in "
+        "the row in registers as 16-bit deviations from a pivot, with a shared exponent. Keep the weights in "
         "shared memory in 16 bits. One row arrives while the kernel writes the previous row.",
         HALVES,
         ("threads", "per", "slots"),
@@ -279,7 +279,7 @@ and 0.176 ms without.
 EXACT_RING: Choices = {
     "structure": "ring", "cluster": 0, "threads": 128, "writers": 256, "slot_kb": 8, "keep": 8, "blocks": 1,
 }  # fmt: skip
-"""Changes that turn a kernel with rows in 16 bits into the fastest kernel in fp32."""
+"""Changes that turn a kernel with 16-bit rows into the fastest fp32 kernel."""
 
 
 def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -329,7 +329,7 @@ def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
         "latency",
         "Memory is idle while blocks fold a row and exchange the row's partial states. Let some warps write a row "
         "while other warps already fold and exchange the next row."
-        + (" The writers get most of the registers, in which they keep more weights." if weights else ""),
+        + (" The writers get most of the registers and use them to keep more weights." if weights else ""),
         {**wanted, "keep": 8} if weights else wanted,
         ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
         gain=1.3 if plan.cluster == 0 else 1.0,  # See cuda_plan.PLAIN for measurements.

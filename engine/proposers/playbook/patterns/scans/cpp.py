@@ -34,7 +34,7 @@ class CppScans(Template):
             Start("vectors", f"{how} Share the rows among the threads.", Recipe(self.name, choices_of(first), opens)),
             Start(
                 "plain",
-                "Add element after element in double precision on one core.",
+                "Scan the elements one by one in double precision on one core.",
                 Recipe(self.name, choices_of(plain)),
             ),
         ]
@@ -67,7 +67,7 @@ class CppScans(Template):
 
 
 def _tile(program: ScanProgram, device: DeviceFact) -> int:
-    """Return the widest tile that still gives every core several tiles."""
+    """Return the widest tile that still gives every core at least two tiles."""
     wanted = program.rows // (2 * max(1, device.cores))
     return max((tile for tile in (16, 64, 256, 1024) if tile <= wanted), default=16)
 

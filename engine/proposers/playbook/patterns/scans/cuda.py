@@ -57,7 +57,7 @@ _MORE_ITEMS = Transformation(
 _SMALLER_BLOCKS = Transformation(
     "smaller_blocks",
     "latency",
-    "Use blocks of fewer threads: barriers are cheaper, and the device scans more rows at the same time.",
+    "Use fewer threads per block: barriers are cheaper, and the device scans more rows at the same time.",
     {"threads": 128},
     ("threads", "items"),
     gain=1.03,

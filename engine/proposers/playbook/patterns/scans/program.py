@@ -51,7 +51,7 @@ def as_scan(program: Program) -> ScanProgram:
 
 
 def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
-    """Return the program for ``spec``, or None if the problem scans nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem does not contain a scan. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, frozenset(SCANS)):
         return None
     graph = graph_of(spec)
@@ -81,7 +81,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
     if any(each.op == "reduce" for each in reachable([term])):
         raise Unsupported("the model scans the result of a reduction")
     if source.shape != result.shape or term.numel == 0:
-        shapes = f"shape {list(source.shape or ())} and its result has shape {list(result.shape or ())}"
+        shapes = f"shape {list(source.shape or ())}, but its result has shape {list(result.shape or ())}"
         raise Unsupported(f"the scan's input has {shapes}")
     before = pointwise_program({ACC: term})
     chain = epilogue(spec, graph, result.name, result.shape or (), term.numel)

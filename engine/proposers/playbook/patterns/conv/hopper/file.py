@@ -90,7 +90,7 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
     """Return whether the value that ``chain`` stores depends only on the sum and the channel, and never falls when the
     sum rises.
 
-    If the value never falls, the kernel may take a window's maximum over the sums, with the same result.
+    If so, the kernel can pool the sums first and apply ``chain`` to each maximum, with the same result.
     """
     depends: dict[int, bool] = {}
     for k in chain.order:
@@ -179,7 +179,7 @@ def _assertions(
     conv: ConvProgram, chains: Sequence[PointwiseProgram], spec: ProblemSpec, names: Sequence[str]
 ) -> list[str]:
     """Return assertions about the sizes that a kernel supports. Batch, height and width may differ from the searched
-    sizes if every address follows from them.
+    sizes if the kernel can compute every address from them.
     """
     used = [tensor for tensor in spec.tensors if tensor.name in names]
     free = all(isinstance(size, Size) and not size.under for size in (conv.images, *conv.image) if size != 1)

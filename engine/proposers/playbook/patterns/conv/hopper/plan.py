@@ -15,21 +15,23 @@ STRUCTURE = "stream"
 _TILE = 64
 """Pixels per product: a warpgroup's rows in wgmma."""
 _LEAST_USE = 0.4
-"""Minimum share of a product's pixels that are results. Below this share, tiles of adjacent pixels waste less."""
+"""Minimum share of a product's pixels that yield results. Below this share, tiles of adjacent pixels waste less
+work.
+"""
 _MOST_PRODUCTS = 512
 """Maximum number of products per row, because the kernel unrolls the products."""
 _OTHER_REGISTERS = 44
 """Registers per consumer thread, not counting accumulators. With fewer registers, the compiler spills."""
 _REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
-"""Registers per consumer thread and per producer thread, by (teams, loaders). 0 keeps the compiler's number. The
-block's total must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8).
-With a larger total, the block waits forever.
+"""Registers per consumer thread and per producer thread, by (teams, loaders). 0 keeps the compiler's register
+count. The block's total must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a
+multiple of 8). With a larger total, the block waits forever.
 """
 _BARRIERS_BYTES = 512
 _TABLE_BYTES = 2048
-"""Bytes for epilogue values that depend only on the filter: four values for 128 filters."""
+"""Bytes for epilogue values that depend only on the filter: four values for each of 128 filters."""
 _GROUPS = 9
-"""Number of groups of a row's products. Between the groups, the kernel writes results of the previous row."""
+"""Maximum number of groups of products per row. Between the groups, the kernel writes results of the previous row."""
 
 
 class Octet(Struct, frozen=True):
@@ -46,7 +48,9 @@ class Octet(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A step of 16 elements along k: two octets in slot ``slot`` of a row of results, the lower address first."""
+    """A step of 16 elements along k: two octets in slot ``slot`` of the slots that a row of results needs, the lower
+    address first.
+    """
 
     slot: int
     octets: tuple[Octet, Octet]
@@ -114,9 +118,9 @@ def refusal(conv: ConvProgram, arch: int) -> str | None:
     if pool is not None:
         (high, _), (down, _), (rim, _) = pool.window, pool.stride, pool.padding
         if pool.dilation[0] != 1 or high not in (down, down + 1) or rim > max(high - 2, 0):
-            return "pooling windows overlap by more than one row"
+            return "pooling windows have gaps, excess padding, or more than one shared row"
         if pool.reach[1] > _TILE // 2 or pool.size != _pooled_size(conv):
-            return "pooling windows span too many rows"
+            return "pooling windows are too wide or extend past the padded image"
     pixels, use = _strip(conv)
     if use < _LEAST_USE:
         return f"rows of {pixels} pixels leave most of a wgmma product empty"
@@ -134,7 +138,7 @@ def _pooled_size(conv: ConvProgram) -> Pair:
 
 
 def _strip(conv: ConvProgram) -> tuple[int, float]:
-    """Return the number of pixels in a strip of a row, and the share of a product's pixels that are results."""
+    """Return the number of pixels in a strip of a row, and the share of a product's pixels that yield results."""
     pool = conv.pool
     if pool is None:
         strips = -(-conv.size[1] // _TILE)

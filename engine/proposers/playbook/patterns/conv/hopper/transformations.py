@@ -15,8 +15,8 @@ _OPENED = ("loaders", "batch", "prefetch", "most_slots")
 def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
     """Return the first kernel on Hopper, which streams down rows."""
     text = [
-        "Let each block stream down the rows of images. Producer warps keep a ring of image rows in shared memory, "
-        "rounded to 16 bits. The rows' order allows wgmma to read any tap of a row in place. The filters stay in "
+        "Let each block stream down the rows of images. Producer warps round image rows to 16 bits and write them to "
+        "a ring buffer in shared memory. The layout lets wgmma read any tap of a row in place. The filters stay in "
         "shared memory. A warpgroup multiplies a row of 64 pixels by all filters, and writes its results while the "
         "tensor cores compute the next row."
     ]
@@ -51,7 +51,7 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
                 "two_teams",
                 "parallelism",
                 "One warpgroup issues all products, so tensor cores wait whenever this warpgroup waits. Let two "
-                "warpgroups stream down different rows, each with a ring and a producer.",
+                "warpgroups stream down different rows, each with its own ring buffer and producer.",
                 {"teams": 2},
                 ("batch", "prefetch", "most_slots"),
                 gain=1.05,
@@ -63,7 +63,7 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
             Transformation(
                 "prefetch_patches",
                 "latency",
-                "Producers wait for image rows to arrive from memory. Prefetch the rows of the producers' next turns "
+                "Producers wait for image rows to arrive from memory. Prefetch the rows that the producers need next "
                 "into L2.",
                 {"prefetch": 2},
                 ("prefetch", "batch"),

@@ -1,4 +1,6 @@
-"""The epilogue of a tiled product in C++: the function ``finish`` computes outputs from one sum or a vector of sums."""
+"""The epilogue of a matrix product in C++: the function ``finish`` computes outputs from one sum or a vector of
+sums.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product in C++ with register tiles over packed panels, with GCC's vector extensions.
+"""Matrix products in C++ with register tiles over packed panels, written with GCC's vector extensions.
 
 Matmuls and convolutions share this code. They differ in how they pack the right operand's panels (``Right``) and in how
 they use finished blocks.
@@ -16,8 +16,8 @@ from engine.proposers.playbook.codegen.text import function, indent
 from engine.proposers.playbook.ir.sizes import factor, stride, text
 
 LONGEST_SUM = 8192
-"""Maximum number of terms of a sum in a single pass, at sizes other than the searched size. A panel is as long as the
-sum.
+"""Maximum number of terms of a sum in a single pass, at sizes other than the searched size. Longer sums would need
+larger panels.
 """
 LONGEST_PASS = 2048
 """Maximum number of steps of k per pass. Longer sums take several passes, so that panels stay small."""
@@ -84,7 +84,7 @@ def fitting_tiles(options: TileOptions, m: int, n: int, k: int, *, pack_b: bool)
 
 
 class Left(Struct, frozen=True):
-    """The left operand. ``pointer`` is the address of matrix ``b``'s first element. Strides are in elements."""
+    """The left operand. ``pointer``: address of the first element of matrix number ``b``. Strides are in elements."""
 
     pointer: str
     row_stride: int
@@ -95,8 +95,8 @@ class Right(Struct, frozen=True):
     """How a kernel reads columns of the right operand.
 
     Attributes:
-        direct: Pointer to matrix ``b``'s first element if the rows are contiguous, else "".
-        step: Row stride of ``b`` in elements, used only if the rows are contiguous.
+        direct: Pointer to the first element of matrix number ``b`` if the rows are contiguous, else "".
+        step: Row stride of the right operand in elements, used only if the rows are contiguous.
         pack: Statements that fill ``panel`` (``depth`` x ``kCols``), starting at row ``k0`` and column ``n``. Columns
             from ``n1`` on are 0.
     """
@@ -192,8 +192,8 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
 
 
 def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list[str], extra: str = "") -> list[str]:
-    """Return the function ``block``, which computes rows [m0, m1) by columns [n0, n1) of matrix ``b``: at most one
-    block.
+    """Return the function ``block``, which computes at most one block of product number ``b``: rows [m0, m1) by
+    columns [n0, n1).
 
     Args:
         results: Statements for row ``r`` of a tile. The statements can use ``m``, ``n``, ``row`` (the row's sums) and
@@ -273,8 +273,8 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
 
 
 def finish_row(index: str, function: str = "finish", more: str = "") -> list[str]:
-    """Return statements for a row of a finished tile: vectors, then single elements. ``index`` is a C expression for
-    the index of the row's first output.
+    """Return statements that call ``function`` on a row of a tile: first on vectors, then on single elements. ``index``
+    is a C expression for the index of the row's first output.
     """
     return [
         f"const long long i = {index};",

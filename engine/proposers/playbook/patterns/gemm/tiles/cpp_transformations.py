@@ -78,8 +78,8 @@ def transformations(tiles: Tiles, device: DeviceFact, *, direct: bool, height: i
             Transformation(
                 "block_depth",
                 "memory",
-                "Panels over the whole sum do not fit in the L1 cache. Cut the sum over k into passes so that a panel "
-                "fits in this cache, and keep the block's partial sums between passes.",
+                "Full-length panels do not fit in the L1 cache. Split the sum over k into passes so that a panel fits "
+                "in this cache, and keep the block's partial sums between passes.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
                 gain=1.2 if depth >= _LONG_SUM else 1.05,

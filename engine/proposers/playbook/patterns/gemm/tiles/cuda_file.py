@@ -1,4 +1,4 @@
-"""The whole kernel file for a product in CUDA C++."""
+"""The whole kernel file for a matrix product in CUDA C++."""
 
 from __future__ import annotations
 

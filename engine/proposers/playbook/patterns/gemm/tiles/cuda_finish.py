@@ -1,4 +1,4 @@
-"""The epilogue of a product in CUDA C++, and conversions between fp32 and the elements of tensors."""
+"""The epilogue of a matrix product in CUDA C++, and conversions between fp32 and the tensors' dtypes."""
 
 from __future__ import annotations
 

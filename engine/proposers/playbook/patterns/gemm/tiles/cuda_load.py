@@ -1,4 +1,4 @@
-"""CUDA C++ that loads an operand's tiles into shared memory: directly, through registers, or asynchronously."""
+"""CUDA C++ that loads an operand's tiles into shared memory, either through registers or asynchronously."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def loaders(plan: Plan, side: str, source: Source) -> str:
     total = lines * plan.bk // width
     constants = (
         f"constexpr int all_{side} = {total}, chunks_{side} = (all_{side} + threads - 1) / threads;"
-        f"  // of {width} element{'s' if width > 1 else ''}\n"
+        f"  // chunks of {width} element{'s' if width > 1 else ''}\n"
     )
     common = constants + fill(_COMMON, side=side, where=where, place=place)
     locate = "\n".join(f"            {line}" for line in source.locate)

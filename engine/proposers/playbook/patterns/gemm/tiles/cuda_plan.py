@@ -1,4 +1,4 @@
-"""Resolve the choices of a tiled CUDA product for a device, so that every knob has a legal value."""
+"""Resolve the choices of a tiled matrix product in CUDA for a device, so that every knob has a legal value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ specifications).
 _MOST_THREADS = 1024
 _NAIVE_THREADS = 256
 PATCH_FLOATS = 16 * 20
-"""Number of floats of shared memory through which a warp distributes an accumulator fragment."""
+"""Size, in floats, of the shared memory that a warp uses to distribute an accumulator fragment to its threads."""
 _MOST_FRAGMENTS = 16  # Each fragment uses 8 registers.
 
 
@@ -41,7 +41,7 @@ class Plan(Struct, frozen=True):
 
     A block computes ``bm`` x ``bn`` outputs in steps of ``bk``. Either each thread computes ``tm`` x ``tn`` outputs, or
     each warp computes ``wm`` x ``wn`` outputs in fragments of 16 x 16. ``widths``: elements per load of each operand.
-    ``copy``: how tiles reach shared memory. ``group``: rows of tiles that neighboring blocks share.
+    ``copy``: how tiles reach shared memory. ``group``: rows of tiles that neighboring blocks cover together.
     """
 
     structure: Structure

@@ -1,5 +1,5 @@
-"""A product in CUDA C++: a thread per output, tiles in shared memory with accumulators in registers, or tensor
-cores.
+"""Matrix products in CUDA C++, with a thread per output, with tiles in shared memory and accumulators in registers,
+or with tensor cores.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import Plan
 
 
 class Product(Struct, frozen=True):
-    """The computation of a product kernel: the sizes, the operands, and the use of the sums.
+    """The computation of a matrix-product kernel: the sizes, the operands, and what the kernel does with the sums.
 
-    ``columns``: the number of columns that a row of tiles covers, as a C expression. ``deliver``: lines of C that use
-    ``sum`` at ``m``, ``n`` of batch ``b``, where ``m`` and ``n`` are inside the matrix. ``prepare``: lines at the
-    kernel's start. ``pooled``: lines, if any, that run after all sums are in ``results`` (bm x bn floats of shared
-    memory).
+    ``deliver``: lines of C that use ``sum`` at ``m``, ``n`` of batch ``b``. Without ``pooled``, ``m`` and ``n`` are
+    inside the matrix. ``tiles_n``: the number of tiles in a row, or 0 to compute it from ``n``. ``prepare``: lines at
+    the kernel's start. ``column_inside``: the C condition for a column inside the matrix. ``pooled``: lines, if any,
+    that run after all sums are in ``results`` (bm x bn floats of shared memory).
     """
 
     batch: int

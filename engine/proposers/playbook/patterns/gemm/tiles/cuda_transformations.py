@@ -1,4 +1,4 @@
-"""Transformations and knobs for a tiled product in CUDA."""
+"""Transformations and knobs for a tiled matrix product in CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TILED: Choices = {"structure": "tiles", "bm": 32, "bn": 32, "bk": 16, "tm": 2, 
 
 
 def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int) -> list[Transformation]:
-    """Return the transformations of a product.
+    """Return the transformations of a matrix-product kernel.
 
     Args:
         dtype: The dtype of the operands.
@@ -76,7 +76,7 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
                 "latency",
                 "Loads and arithmetic alternate, with a barrier between them. Keep two tiles: load the next tile "
                 "into registers while computing with the current tile, then store it to the other buffer. Each step "
-                "needs one barrier.",
+                "then needs only one barrier.",
                 {"copy": "registers"},
                 ("bk",),
                 gain=1.3,
@@ -171,7 +171,7 @@ def fast_epilogue() -> Transformation:
     return Transformation(
         "fast_math",
         "compute",
-        "The epilogue uses exact library functions. Use the special-function unit instead; errors stay near 1e-6.",
+        "The epilogue uses accurate library functions. Use the special-function unit instead; errors stay near 1e-6.",
         {"math": "fast"},
         (),
         gain=1.02,
