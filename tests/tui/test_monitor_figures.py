@@ -18,6 +18,7 @@ from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from engine.system import clock
+from tests.commandline import KernelTui
 from tests.patience import PATIENCE_S
 from tests.tui.conftest import NOW, monitor_of
 from tui.cli.saved.session_results import session_results
@@ -188,6 +189,38 @@ async def test_after_a_benchmark_leftover_kernels_are_not_judged(engine: Any) ->
         assert "unfinished" not in monitor.text() and "to go" not in monitor.text()
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"), [("budget", "budget used up"), ("stopped", "search stopped"), ("signal", "search stopped")]
+)
+async def test_after_a_stop_queued_kernels_are_not_judged_and_a_resume_continues(
+    engine: Any, kernel_tui: KernelTui, reason: ev.StopReason, why: str
+) -> None:
+    async with monitor_of(engine.paths, (140, 60)) as monitor:
+        flight = monitor.app.model.state.in_flight()
+        left = flight[-1].id
+        engine.record(*(ev.VariantStage(variant=one.id, stage="queued") for one in flight if one.stage != "queued"))
+        engine.record(ev.EngineStopped(reason=reason, message="the search ended"))
+        engine.writer.close()
+        engine.lock.release()
+        await monitor.until_shown(f"{len(flight)} kernels not judged. Press")
+        assert monitor.app.monitor_screen.tree_view.select(left)
+        await monitor.until_shown(f"{left}  not judged until a resume: {why}")
+        shown = monitor.text()
+        assert "queued" not in shown and "to go" not in shown
+        header, problem = shown.splitlines()[0], next(line for line in shown.splitlines() if "layernorm  round" in line)
+        assert f"{len(flight)} not judged" in header and f"{len(flight)} not judged" in problem
+        assert f"correct · {len(flight)} not judged" in shown
+        monitor.app.monitor_screen.detail.turn("Evidence")
+        await monitor.until_shown(f"{left} has no verdict: not judged")
+    printed = kernel_tui("show", str(engine.paths.directory)).stdout
+    assert f"{len(flight)} kernels not judged" in printed.splitlines()[0]
+    (titles,) = [line for line in printed.splitlines() if "not judged" in line and "selected" in line]
+    ends = titles.index("not judged") + len("not judged")
+    (row,) = lines_with(printed, "unfinished")[-1:]
+    assert row[:ends].endswith(f" {len(flight)}")
+    assert "not judged" in kernel_tui("show", str(engine.paths.directory), left).stdout
+
+
 def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
     now = NOW
     with SessionReader(session) as reader:
@@ -258,8 +291,8 @@ def test_kernels_stay_interrupted_until_a_new_engine_has_recorded_its_start(
     model.take(Update(link=link))
     assert all(state.is_interrupted(one) for one in busy)
     assert "running" not in shown() and busy[0].id not in shown()
-    assert shown().count(f"{len(state.in_flight())} unfinished") == 1
-    assert f"{len(state.in_flight())} kernels unfinished" in shown()
+    assert shown().count(f"{len(state.in_flight())} not judged") == 1
+    assert f"{len(state.in_flight())} kernels not judged; a resume continues" in shown()
     began = ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox="")
     state.apply(ev.Recorded(state.seq + 1, NOW, began))
     model.take(Update(link=Link("live", pid=5)))

@@ -26,7 +26,7 @@ from tui.console.tables import (
 )
 from tui.text.certainty import PER_SEARCH, correction_words, remarks_of, round_speedup_words, sol_words
 from tui.text.format import fit, milliseconds, transformation_label
-from tui.text.glyphs import stage_words
+from tui.text.glyphs import stage_words_with_reason
 from tui.text.narration import repeat_words
 from tui.text.runoff_text import scaled_words
 from tui.text.same_code import speedup_in_words, twin_of
@@ -158,7 +158,7 @@ def show_variant(
 def _print_short(state: SessionState, variant: VariantState, tolerance: SessionTolerance) -> None:
     verdict = variant.verdict
     if verdict is None:
-        _field("verdict", f"none: {stage_words(state, variant)}")
+        _field("verdict", f"none: {stage_words_with_reason(state, variant)}")
         return
     _field("verdict", verdict.status.replace("_", " ") + (f": {one_line(verdict.reason)}" if verdict.reason else ""))
     if (twin := twin_of(state, variant)) is not None:
@@ -203,7 +203,9 @@ def _gain_words(change: Change | None) -> str:
 
 def _print_round_table(problems: list[ProblemState], state: SessionState, tolerance: SessionTolerance) -> None:
     corrected = any(correction_words(state, round_) for problem in problems for round_ in problem.rounds)
-    figures = ("round", "ideas", "kernels", "correct", "best", *(["was"] if corrected else []))
+    not_judged = any(state.not_judged(problem.id) for problem in problems)
+    figures = ("round", "ideas", "kernels", "correct", *(["not judged"] if not_judged else []), "best")
+    figures += ("was",) if corrected else ()
     table = columns("problem", *figures, "gain", "selected", right=(*figures, "gain"))
     for problem in problems:
         for round_ in problem.rounds:
@@ -213,6 +215,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(len(round_.ideas)),
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
+                *([str(sum(name in state.flight for name in round_.variants))] if not_judged else []),
                 round_speedup_words(state, problem.id, round_.number),
                 *([correction_words(state, round_).removeprefix("was ")] if corrected else []),
                 _gain_words(change_of_round(state, problem, round_.number)),

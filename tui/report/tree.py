@@ -92,6 +92,8 @@ def _problem(state: SessionState, problem: ProblemState) -> ProblemRows:
 def _round(state: SessionState, problem: ProblemState, round_: RoundState) -> RoundRows:
     judged = [one for one in (state.variants[name] for name in round_.variants) if one.was_judged]
     parts = [f"{sum(one.correct for one in judged)}/{len(judged)} correct"]
+    not_judged = sum(state.at_rest and name in state.flight for name in round_.variants)
+    parts += [f"{not_judged} not judged"] if not_judged else []
     if round_.finished_at is not None:
         parts.append(f"{len(round_.selected)} selected")
     parts += filter(None, [correction_words(state, round_)])

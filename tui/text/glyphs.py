@@ -19,7 +19,7 @@ GLYPHS: dict[str, Glyph] = {
     "best": Glyph("★", "*", "best", "fastest correct kernel of its problem"),
     "correct": Glyph("●", "o", "good", "correct and timed"),
     "running": Glyph("◐", ">", "running", "being built or judged, or waiting for the device"),
-    "queued": Glyph("·", ".", "dim", "waiting in the queue, or interrupted"),
+    "queued": Glyph("·", ".", "dim", "queued, or without a verdict until a resume"),
     "wrong": Glyph("✗", "x", "bad", "wrong result"),
     "build_error": Glyph("■", "#", "bad", "does not build"),
     "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
@@ -36,6 +36,7 @@ GLYPHS: dict[str, Glyph] = {
     "folded": Glyph("▸", "+", "dim", "folded"),
 }
 
+_WHY_AT_REST = {"budget": "budget used up", "error": "engine failed"}
 FAILED = frozenset({"out_of_bounds", "crashed", "timeout", "memory", "forbidden"})
 
 
@@ -59,14 +60,37 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
 def stage_words(state: SessionState, variant: VariantState) -> str:
     """Return the stage of a kernel without a verdict, such as ``building`` or ``not queued``.
 
-    A kernel is ``not judged`` if the search or the problem's turn ended first. If the engine ended during the
-    evaluation, the kernel is ``interrupted``.
+    A kernel is ``not judged`` if the search, the problem's turn or the engine ended first. If the engine ended during
+    the evaluation, the kernel is ``interrupted``.
     """
     if state.is_left_over(variant):
         return "not judged"
     if state.is_interrupted(variant):
         return "interrupted"
+    if state.awaits_resume(variant):
+        return "not judged again" if variant.was_judged else "not judged"
     return variant.stage or "not queued"
+
+
+def why_at_rest(state: SessionState) -> str:
+    """Say why no engine judges kernels now, in a few words, or return "" if an engine is running."""
+    if not state.at_rest or state.engine is None:
+        return ""
+    if state.engine.stopped is None:
+        return "engine died"
+    return _WHY_AT_REST.get(state.engine.stopped, "search stopped")
+
+
+def not_judged_words(state: SessionState) -> str:
+    """Return the number of kernels that the ended engine did not judge, such as ``3 kernels not judged``, or ""."""
+    number = state.not_judged()
+    return f"{number} kernel{'' if number == 1 else 's'} not judged" if number else ""
+
+
+def stage_words_with_reason(state: SessionState, variant: VariantState) -> str:
+    """Return the stage of a kernel without a verdict. If only a resume can give it one, say so, and why."""
+    words = stage_words(state, variant)
+    return f"{words} until a resume: {why_at_rest(state)}" if state.awaits_resume(variant) else words
 
 
 def glyph(name: str, *, ascii_only: bool) -> str:

@@ -37,6 +37,7 @@ def session_json(state: SessionState, results: Results, created: Limits, config:
             "rounds": sum(len(problem.rounds) for problem in state.problems.values()),
             "ideas": len(state.ideas),
             "kernels": len(state.variants),
+            "not_judged": state.not_judged(),
             "verdicts": dict(Counter(one.verdict.status for one in state.variants.values() if one.verdict is not None)),
             "repeats": sum(len(idea.repeats) for idea in state.ideas.values()),
             "calls": state.spending.total.calls,

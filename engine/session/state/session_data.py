@@ -240,11 +240,25 @@ class SessionData(Struct):
         """Whether the newest engine stopped or died."""
         return self.died or (self.engine is not None and self.engine.stopped is not None)
 
+    def awaits_resume(self, variant: VariantState) -> bool:
+        """Return whether the engine stopped or died before the judge evaluated the kernel. A resumed engine evaluates
+        it.
+        """
+        return self.at_rest and variant.id in self.flight and not self.is_left_over(variant)
+
     def is_interrupted(self, variant: VariantState) -> bool:
         """Return whether the engine stopped or died during the kernel's evaluation. After a resume, the engine repeats
         the evaluation.
         """
-        return self.at_rest and variant.stage not in (None, "queued") and not self.is_left_over(variant)
+        return self.awaits_resume(variant) and variant.stage not in (None, "queued")
+
+    def not_judged(self, problem: str | None = None) -> int:
+        """Return the number of kernels, of all problems or of one, that the judge did not evaluate before the newest
+        engine stopped or died. Return 0 while an engine is running.
+        """
+        if not self.at_rest:
+            return 0
+        return sum(problem in (None, self.variants[name].problem) for name in self.flight)
 
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Return the speedup over eager of the round's leader, from its verdict."""

@@ -63,8 +63,10 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
         return
     from tui.console.show import show_session
     from tui.text.format import clock
+    from tui.text.glyphs import not_judged_words
 
-    head = f"{reader.paths.name}: {clock(results.seconds)} search time, {state.verdicts} verdicts; {words}"
+    judged = ", ".join(filter(None, [f"{state.verdicts} verdicts", not_judged_words(state)]))
+    head = f"{reader.paths.name}: {clock(results.seconds)} search time, {judged}; {words}"
     show_session(state, results, head, argument, full=full)
 
 

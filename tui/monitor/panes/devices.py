@@ -13,6 +13,7 @@ from tui.monitor.panes.hosts import host_lines
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
+from tui.text.glyphs import not_judged_words
 from tui.text.sanitize import one_line
 from tui.view.activity import LIVE, owed_of
 from tui.view.model import Model
@@ -136,9 +137,9 @@ def _keeper(wait: DeviceAwaited) -> str:
 
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
     flight = model.state.at_work()
-    if model.link.kind == "ended" or (flight and model.state.at_rest):
-        kernels = "1 kernel" if len(flight) == 1 else f"{len(flight)} kernels"
-        return [line((f"  {kernels} unfinished", palette.dim))] if flight else []
+    if model.link.kind == "ended" or model.state.at_rest:
+        resumed = "; a resume continues" if flight else ""
+        return [line((f"  {words}{resumed}", palette.dim))] if (words := not_judged_words(model.state)) else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]
     busy.sort(key=lambda variant: (variant.stage not in ON_DEVICE, variant.stage_since))
     lines = [_worker(model, variant, palette) for variant in busy[:12]]

@@ -19,6 +19,7 @@ from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words
+from tui.text.glyphs import not_judged_words
 from tui.text.sanitize import one_line
 from tui.view.activity import (
     LIVE,
@@ -165,7 +166,8 @@ def _work(model: Model, palette: Palette) -> list[Part]:
             (f" {waiting} waiting", palette.dim),
             (f" {queued} queued", palette.dim),
         ]
-    return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
+    not_judged = model.state.not_judged()
+    return [(f"{not_judged} not judged", palette.dim)] if not_judged else []
 
 
 def _clock(model: Model, palette: Palette) -> list[Part]:
@@ -290,16 +292,18 @@ def notice_of(model: Model) -> Notice | None:
         return Notice(f"No engine has run in this session yet. {resume}", False)
     if model.engine != "stopped" or engine is None:
         return None
+    without = f", {words}" if (words := not_judged_words(model.state)) else ""
+    judges = "A resume continues with these kernels." if model.state.at_work() else ""
     if engine.stopped == "budget":
-        return Notice(f"Budget used up. {more}", False, _why_early(model))
+        return Notice(f"Budget used up{without}. {more}", False, " ".join(filter(None, [judges, _why_early(model)])))
     if engine.stopped == "stopped":
-        return Notice(f"Stopped on request. {again}", False)
+        return Notice(f"Stopped on request{without}. {again}", False, judges)
     if engine.stopped == "waiting":
         return Notice(f"Stopped: waiting only for replies by hand. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
         # The message begins with words such as "stopped by SIGTERM".
         how = one_line(engine.message.partition(";")[0], 160)
-        return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False)
+        return Notice(f"{how[:1].upper()}{how[1:]}{without}. {again}", False, judges)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 
 

@@ -18,7 +18,7 @@ from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
-from tui.text.glyphs import stage_words
+from tui.text.glyphs import stage_words, why_at_rest
 from tui.text.runoff_text import (
     NO_RUNOFF,
     decided_after,
@@ -154,6 +154,9 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if model.state.is_interrupted(variant):
         ended = f"The engine ended while this kernel was in stage {variant.stage}."
         return "interrupted", f"{ended} When you resume the session, the engine judges this kernel again."
+    if model.state.awaits_resume(variant):
+        ended = f"The engine ended before it judged this kernel ({why_at_rest(model.state)})."
+        return stage_words(model.state, variant), f"{ended} When you resume the session, the engine judges it."
     if variant.verdict is not None and not variant.correct and variant.stage is None:
         return "not a candidate", "Only correct kernels can become parents."
     if model.link.kind == "ended":

@@ -12,6 +12,7 @@ from engine.session.records.events import BY_HAND
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from tui.text.format import transformation_label
+from tui.text.glyphs import stage_words
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
 
@@ -122,9 +123,9 @@ def host_of(state: SessionState, variant: VariantState) -> str:
 
 def _facts_of_variant(state: SessionState, variant: VariantState) -> list[Fact]:
     """Return what a filter matches for a variant, without its idea."""
-    status: str = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
-    if state.is_interrupted(variant):
-        status = "interrupted"
+    status: str = variant.verdict.status if variant.verdict is not None else "queued"
+    if variant.stage is not None or state.awaits_resume(variant):
+        status = stage_words(state, variant)
     facts = [Fact("", name) for name in (variant.id, variant.idea, variant.problem, f"r{variant.round}")]
     facts += [Fact("status", status), Fact("proposer", variant.proposer)]
     facts += [Fact("host", host)] if (host := host_of(state, variant)) else []

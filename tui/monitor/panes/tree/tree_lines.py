@@ -21,7 +21,7 @@ from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_ms, comparable_words, correction_words
-from tui.text.glyphs import GLYPHS, glyph, stage_words, standing_of
+from tui.text.glyphs import GLYPHS, glyph, stage_words_with_reason, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
@@ -124,9 +124,10 @@ class RowLines:
             return [(f"{pending} …", palette.warn)]
         if standing != "pruned" and self.model.state.is_left_over(variant):
             return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
-        if variant.stage is not None and standing != "pruned":
+        awaits = self.model.state.awaits_resume(variant)
+        if (variant.stage is not None or awaits) and standing != "pruned":
             if standing == "queued":
-                words = stage_words(self.model.state, variant)
+                words = stage_words_with_reason(self.model.state, variant)
                 return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
             elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
@@ -235,8 +236,9 @@ class RowLines:
         return change_words(change), self.palette.good if change.value > 0 else self.palette.dim
 
     def _tally(self, problem: str, round_: RoundState) -> str:
-        variants = [self.model.state.variants[name] for name in round_.variants]
-        left = sum(self.model.state.is_left_over(variant) for variant in variants)
+        state = self.model.state
+        variants = [state.variants[name] for name in round_.variants]
+        left = sum(state.is_left_over(variant) or state.awaits_resume(variant) for variant in variants)
         running = sum(variant.stage is not None for variant in variants) - left
         judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
         parts = [f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"] if judged else []
@@ -245,7 +247,7 @@ class RowLines:
             return " · ".join([*parts, f"{len(round_.selected)} selected"])
         asked = any(
             call.idea is None and (call.site.problem, call.site.round) == (problem, round_.number)
-            for call in self.model.state.spending.flying.values()
+            for call in state.spending.flying.values()
         )
         if running:
             parts.append(f"{running} to go")
@@ -279,8 +281,10 @@ class RowLines:
             (fmt.milliseconds(best.kernel_ms) if best is not None else "", palette.text),
             (fmt.age(self.model.now() - best.judged_at) if best is not None and best.judged_at else "", palette.dim),
         ]
+        not_judged = self.model.state.not_judged(problem.id)
+        left_over = f"{not_judged} not judged" if not_judged else ""
         kernels = f"{len(problem.variants)} kernel{'s' * (len(problem.variants) != 1)}"
-        return self._join(row.depth, left, right, width, f"{status} · {kernels}")
+        return self._join(row.depth, left, right, width, " · ".join(filter(None, [status, left_over, kernels])))
 
     def _join(
         self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int, counts: str = ""
