@@ -118,7 +118,7 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
             with SessionReader(SessionPaths.at(directory)) as reader:
                 state = fold(reader.read(without=_NOT_NEEDED))
                 kernels += _kernels_of(reader, state)
-                ideas += worked_ideas(state, state.name)
+                ideas += worked_ideas(state, directory.name)
         except SessionError as error:
             unread.append(str(error))
             damaged += 1

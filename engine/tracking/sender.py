@@ -85,7 +85,7 @@ class Sender:
         devices = ", ".join(sorted({one.name for one in state.devices.values()}))
         tags = {"kernel_tui.version": state.version, "kernel_tui.devices": devices}
         started = int(state.created_at * 1000)
-        self._run.open(self._outbox.run, identity, state.name, started, tags)
+        self._run.open(self._outbox.run, identity, self._paths.name, started, tags)
         self._run.log_parameters(parameters_of(reader.text(state.config)))  # MLflow accepts the same values again.
         self._outbox.run = self._run.id
         self._save()

@@ -16,7 +16,7 @@ from engine.session.records import events as ev
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session, summarize
 from engine.system import clock
 from tests.commandline import KernelTui
 from tests.patience import PATIENCE_S
@@ -25,6 +25,7 @@ from tui.cli.saved.session_results import session_results
 from tui.headless.progress import LiveTable
 from tui.monitor.panes.devices import device_lines
 from tui.monitor.panes.status import news_of, status_line
+from tui.monitor.screens.picker import entry
 from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words
 from tui.text.runoff_text import why_new_best
@@ -403,3 +404,17 @@ async def test_a_share_above_the_sol_is_marked(engine: Any) -> None:
 def fold_of(paths: SessionPaths) -> Any:
     with SessionReader(paths) as reader:
         return fold(reader.read())
+
+
+@pytest.mark.parametrize("reason", ["budget", "stopped", "waiting", "signal", "error", "finished"])
+def test_the_list_of_sessions_and_the_monitor_name_a_state_alike(engine: Any, reason: ev.StopReason) -> None:
+    engine.record(ev.EngineStopped(reason=reason, message="the search ended"))
+    engine.writer.close()
+    engine.lock.release()
+    with SessionReader(engine.paths) as reader:
+        state = fold(reader.read())
+    model = Model(SessionSource(engine.paths, read_only=True, clock=lambda: NOW), state=state, opened=True)
+    model.take(Update(link=Link("ended")))
+    words = summarize(engine.paths).state_words
+    assert f"  {words}  " in status_line(model, monochrome(), 300, ascii_only=False).text
+    assert entry(summarize(engine.paths), 115).plain.strip().startswith(f"{words} ")

@@ -60,7 +60,7 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
     searched = [row for row in results.problems if row.problem in state.problems and row.status != "refused"]
     notes = [(row.problem, words) for row in searched if (words := _notes(row, state.problems[row.problem]))]
     return Overview(
-        name=state.name,
+        name=results.session,
         headline=_headline(results),
         facts=tuple(_facts(state, results, ended)),
         results=lines,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
 from engine.session.records.events import LARGER_LIMIT
 from engine.session.records.requests import ChangeBudget
-from engine.session.store import SessionPaths, SessionReader
+from engine.session.store import SessionPaths, SessionReader, SessionSummary
 from tui.text.narration import turn_end_words
 from tui.text.program import program
 from tui.view.activity import unwritable
@@ -272,6 +272,14 @@ def spent_in_words(spent: Spent, argument: str) -> str:
     """Say that the time budget is used up, and how to continue. ``argument`` names the session on the command line."""
     more = _option("minutes", spent.suggested)
     return f"{minutes_are_spent(spent)}. Continue with: {program()} resume {argument} {more}"
+
+
+def note_of(one: SessionSummary) -> str:
+    """Return why a session's engine ended and, if the session needs a higher limit, how to resume it."""
+    if one.state not in ("stopped", "died"):
+        return one.note
+    paths = SessionPaths.at(one.directory)
+    return how_it_ended(paths, one.note, one.minutes, one.search_s, by_budget=one.by_budget)
 
 
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:

@@ -24,6 +24,7 @@ from engine.session.store.reader import Heartbeat, SentRequest, SessionReader
 from engine.session.store.request_queue import RequestInbox, send_request, wait_handled
 from engine.session.store.samples import Sample
 from engine.session.store.session_directory import (
+    STOPPED_WORDS,
     RunState,
     SessionSummary,
     create_session,
@@ -37,6 +38,7 @@ from engine.session.store.shipped.packing import pack_session
 from engine.session.store.writer import EventWriter
 
 __all__ = [
+    "STOPPED_WORDS",
     "EngineLock",
     "EventWriter",
     "Heartbeat",

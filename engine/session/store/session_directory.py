@@ -17,7 +17,7 @@ from msgspec import Struct
 from engine import __version__
 from engine.config.tolerance import SessionTolerance, tolerance_of
 from engine.session.budget import elapsed_s
-from engine.session.records.events import SessionCreated, encode, kind_of
+from engine.session.records.events import SessionCreated, StopReason, encode, kind_of
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState, fold
@@ -35,6 +35,16 @@ RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"
 the session continues it. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
 """
 
+STOPPED_WORDS: dict[StopReason, str] = {
+    "budget": "budget used",
+    "stopped": "stopped",
+    "waiting": "awaits replies",
+    "error": "failed",
+}
+"""Names, in lists and in the monitor, of the state of a search whose engine stopped for this reason. For other reasons,
+both show the state itself.
+"""
+
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measured")
 
 
@@ -44,8 +54,9 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     ``best`` maps each problem with a correct kernel to the speedup over eager, and ``uncertain`` lists problems with an
     uncertain speedup. ``tolerance`` applies to all kernels. ``created`` is in Unix seconds. ``note`` says why the
     engine stopped or stalled, or why the session is unreadable. ``search_s`` is the time that counts toward the budget.
-    ``minutes`` is the time limit that a person set to replace the config's limit. ``by_budget``: the last engine
-    stopped because it reached a budget limit. ``paused``: a person paused the running search.
+    ``minutes`` is the time limit that a person set to replace the config's limit. ``stopped`` is the reason why the last
+    engine stopped. ``by_budget``: the last engine stopped because it reached a budget limit. ``paused``: a person paused
+    the running search.
     """
 
     name: str
@@ -61,6 +72,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     note: str = ""
     search_s: float = 0.0
     minutes: float | None = None
+    stopped: StopReason | None = None
     by_budget: bool = False
     paused: bool = False
 
@@ -71,12 +83,17 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def state_words(self) -> str:
-        """The state as lists show it, such as ``example``, or ``budget used`` if a limit stopped the search."""
+        """The state as lists show it, such as ``example``, or ``budget used`` if a limit stopped the search.
+
+        The monitor uses the same words.
+        """
         if self.is_example:
             return "example"
         if self.state == "running" and self.paused:
             return "paused"
-        return "budget used" if self.state == "stopped" and self.by_budget else self.state
+        if self.state == "new":
+            return "never ran"
+        return STOPPED_WORDS.get(self.stopped or "stopped", "stopped") if self.state == "stopped" else self.state
 
     @property
     def bests(self) -> list[str]:
@@ -189,6 +206,7 @@ def _summary_of(
         note=note if run_state == "finished" else note or live.message,
         search_s=elapsed_s(state, last_moment),
         minutes=state.minutes,
+        stopped=state.engine.stopped if state.engine is not None else None,
         by_budget=state.engine is not None and state.engine.stopped == "budget",
         paused=state.paused,
     )

@@ -178,3 +178,16 @@ def test_options_that_contradict_each_other_are_refused(
     refused = kernel_tui("export", session.directory, *arguments)
     assert refused.returncode == ExitCode.USAGE and said in refused.stderr, refused.stderr
     assert not [*kernel_tui.directory.glob("*.md"), *kernel_tui.directory.glob("*.jsonl")]
+
+
+def test_exports_and_reports_name_the_session_by_its_directory(opened: Opened, kernel_tui: KernelTui) -> None:
+    state, reader = opened
+    other = reader.paths.directory.rename(reader.paths.directory.with_name("another-2"))
+    assert state.name != other.name
+    assert kernel_tui("export", other, "--report", "-").stdout.startswith(f"# {other.name}\n")
+    records = kernel_tui("export", other, "--training", "-").stdout.splitlines()
+    assert {json.loads(line)["session"] for line in records} == {other.name}
+    assert f"of session {other.name}" in kernel_tui("export", other, "--best", "relu", "-o", "-").stdout
+    assert f"{other.name}: no kernel v99" in kernel_tui("export", other, "v99").stderr
+    page = kernel_tui("report", other, "-o", "-").stdout
+    assert f"<title>{other.name}" in page and f"<h1>{other.name}" in page

@@ -119,7 +119,7 @@ def compare(address: str, chain: Chain, kernel_tui: KernelTui) -> None:
     runs = ask(address, "runs/search", experiment_ids=[experiment])["runs"]
     assert len(runs) == 1, "one run for both engines"
     run = runs[0]
-    assert run["info"]["status"] == "FINISHED" and run["info"]["run_name"] == "kills"
+    assert run["info"]["status"] == "FINISHED" and run["info"]["run_name"] == chain.paths.name
     shown = kernel_tui.json("show", str(chain.paths.directory))
     last = {one["key"]: one["value"] for one in run["data"]["metrics"]}
     (problem,) = shown["problems"]

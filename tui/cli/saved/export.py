@@ -171,8 +171,10 @@ def export(
     from engine.session.state.session_state import fold
     from engine.session.store import SessionReader
 
-    with SessionReader(find(root, source)) as reader:
+    paths = find(root, source)
+    with SessionReader(paths) as reader:
         state = fold(reader.read(without=("variant_stage", "log_line")))
+        state.name = paths.name  # The config's name can be that of several directories: demo, demo-2.
         if training is not None:
             from engine.export.training import encode, records
 

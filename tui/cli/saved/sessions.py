@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -11,9 +10,6 @@ from msgspec.structs import replace
 from engine.exit_codes import ExitCode
 from tui.cli.shared.common import Failure, complete_session, find, json_option, print_json, sessions_option
 from tui.console.echo import echo
-
-if TYPE_CHECKING:
-    from engine.session.store import SessionSummary
 
 
 @click.command()
@@ -27,12 +23,13 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
     Without names, list every session in the sessions directory. The examples that ship with kernel-tui come last.
     """
     from engine.session.store import list_sessions, summarize
+    from tui.view.next_steps import note_of
 
     if side_by_side:
         _compare_sessions(names, root, as_json=as_json)
         return
     listed = [summarize(find(root, name)) for name in names] if names else list_sessions(root)
-    found = [replace(one, note=_note(one)) for one in listed]
+    found = [replace(one, note=note_of(one)) for one in listed]
     if as_json:
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
@@ -42,17 +39,6 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
         from tui.console.lists import print_sessions
 
         print_sessions(found)
-
-
-def _note(one: SessionSummary) -> str:
-    """Return why a session's engine ended and, if the session needs a higher limit, how to resume it."""
-    from engine.session.store import SessionPaths
-    from tui.view.next_steps import how_it_ended
-
-    if one.state not in ("stopped", "died"):
-        return one.note
-    paths = SessionPaths.at(one.directory)
-    return how_it_ended(paths, one.note, one.minutes, one.search_s, by_budget=one.by_budget)
 
 
 def _compare_sessions(names: tuple[str, ...], root: Path, *, as_json: bool) -> None:

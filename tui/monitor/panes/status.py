@@ -15,6 +15,7 @@ from engine.devices.sample import DeviceSample
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain, speedup_words
 from engine.session.state.session_state import ProblemState
+from engine.session.store import STOPPED_WORDS
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
@@ -49,7 +50,6 @@ IN_OTHER_PANES = 6
 """Lowest rank of the status parts that the panes beside the tree also show."""
 FAILED = ("error",)
 """Stop reasons that are failures. All other stop reasons are normal ends of a search."""
-_STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
 
 
 class StatusLine(LinesView):
@@ -361,7 +361,8 @@ def _link(model: Model, palette: Palette) -> list[Part]:
     if kind in ("live", "finished"):
         return [(kind, palette.good)]
     if kind in ("stopped", "never ran"):
-        return [(_STOPPED.get(engine.stopped or "", kind) if engine is not None else kind, _end_style(model, palette))]
+        words = STOPPED_WORDS.get(engine.stopped, kind) if engine is not None and engine.stopped is not None else kind
+        return [(words, _end_style(model, palette))]
     return [(kind, palette.dim if kind in ("connecting", "starting", "replay") else palette.bad)]
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -25,6 +26,7 @@ from tui.monitor.terminal.terminal import exit_code_of, shows_unicode
 from tui.monitor.theme.depth import color_depth, prefer_no_color, theme_for
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
+from tui.view.next_steps import note_of
 
 if TYPE_CHECKING:
     from tui.view.session_figures import FollowedSession
@@ -40,7 +42,8 @@ c              compare the marked sessions; if only one is marked,
 q              quit
 ? esc          close this help"""
 NAME_WIDTH = 28
-INDENT = 14
+STATE_WIDTH = 15
+INDENT = 2 + STATE_WIDTH
 BESTS_LEAST = 60
 """Minimum free width, in cells, for showing the speedups on the same line as the session's name."""
 STYLES = {"running": "bold green", "finished": "green", "stopped": "yellow", "died": "bold red", "unreadable": "red"}
@@ -109,7 +112,7 @@ class PickerApp(App[Path]):
         self.set_interval(REFRESH_S, self._refill)
 
     async def _refill(self) -> None:
-        found = sorted(await asyncio.to_thread(list_sessions, self._root), key=lambda one: one.is_example)
+        found = await asyncio.to_thread(_listed, self._root)
         if found == self._shown:
             return
         self._show(found)
@@ -187,6 +190,12 @@ class PickerApp(App[Path]):
         self.keys.update(text)
 
 
+def _listed(root: Path) -> list[SessionSummary]:
+    """Return the sessions under ``root``, with the notes of ``kernel-tui sessions``. Examples come last."""
+    found = [replace(one, note=note_of(one)) for one in list_sessions(root)]
+    return sorted(found, key=lambda one: one.is_example)
+
+
 def _followed(chosen: list[Path]) -> list[FollowedSession]:
     from tui.view.session_figures import FollowedSession
 
@@ -211,7 +220,7 @@ def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
     name, verdicts = fmt.pad(one_line(one.name, 60), NAME_WIDTH), f" {when} {one.verdicts:>6} verdicts"
     head = Text.assemble(
         ("+ " if marked else "  ", "bold"),
-        (f"{one.state_words:<12}", "" if one.is_example else STYLES.get(one.state, "")),
+        (f"{one.state_words:<{STATE_WIDTH}}", "" if one.is_example else STYLES.get(one.state, "")),
         (name, "bold"),
         verdicts,
     )
