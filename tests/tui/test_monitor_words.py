@@ -472,6 +472,35 @@ def test_words_of_leaders_have_the_lines_that_are_left(session: SessionPaths) ->
     assert sum(words in text for text in shown(5, width=200)) == 5
 
 
+def test_the_best_kernel_is_among_the_leaders_also_behind_many_uncertain_kernels(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        model = Model(SessionSource(session, read_only=True), state=fold(reader.read()))
+    state, softmax = model.state, model.state.problems["softmax"]
+    leaders = state.leaders("softmax")[:6]
+    for one in leaders[:-1]:
+        assert one.verdict is not None and one.speedup is not None
+        uncertain = structs.replace(one.verdict, speedup_low=one.speedup / 2, speedup_high=one.speedup * 2)
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.VerdictGiven(variant=one.id, verdict=uncertain)))
+    standings = tuple(Standing(one.id, 3, 1.0, 0.9, 1.1, True) for one in leaders)
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.RunoffFinished(problem="softmax", round=2, standings=standings)))
+    assert softmax.best == leaders[-1].id
+    lines = leader_lines(model, softmax, monochrome(), ascii_only=False, width=58, room=3)
+    (star,) = [strip.text for strip in lines if "★" in strip.text]
+    assert star.split()[:3] == ["6", "★", leaders[-1].id] and len(lines) == 1 + 3
+
+
+@pytest.mark.parametrize("size", [(80, 24), (50, 24), (120, 40)])
+async def test_the_title_of_the_leaders_shows_the_glyph_and_name_of_the_kernel(
+    engine: Any, size: tuple[int, int]
+) -> None:
+    async with monitor_of(engine.paths, size) as monitor:
+        best = monitor.app.model.state.problems["softmax"].best
+        await monitor.press("enter")
+        monitor.app.monitor_screen.detail.turn("Leaders")
+        await monitor.until_shown(f"★ {best}")
+        await monitor.until(lambda: any("Kernel" in one and f"★ {best}" in one for one in monitor.text().splitlines()))
+
+
 async def test_enter_shows_the_source_whatever_the_tab_was(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.press("B", "right_square_bracket", "right_square_bracket")

@@ -94,9 +94,9 @@ def leader_lines(
     ``room`` is the number of lines. If ``room`` is large, kernels get half of the lines, and their notes the other
     half. ``headed`` adds a line with column names.
     """
-    leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
+    leaders = _placed(model, problem, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}
-    has_runoff = bool(runoff) or any(_is_scaled(model, variant) for variant in leaders)
+    has_runoff = bool(runoff) or any(_is_scaled(model, variant) for _, variant in leaders)
     lines = [line((problem.id, palette.title))]
     if headed and leaders:
         columns = f"{'speedup':>7}{'ms':>8}  {'runoff' if has_runoff else '':<7}  {'round':<5}"
@@ -104,7 +104,7 @@ def leader_lines(
     if not leaders:
         return [*lines, line(("  no correct kernel yet", palette.dim))]
     spare = max(0, room - len(leaders))
-    for place, variant in enumerate(leaders, 1):
+    for place, variant in leaders:
         outside = (EARLIER if _is_scaled(model, variant) else OWN) if has_runoff else ""
         is_best = problem.best == variant.id
         plain = palette.dim if why_no_star(model.state, variant) else palette.text
@@ -130,6 +130,16 @@ def leader_lines(
             lines.append(Strip.join([figures, line((shown, palette.warn), (note, palette.dim))]))
             spare = spare if fits else 0  # The first kernels get their notes first.
     return lines
+
+
+def _placed(model: Model, problem: ProblemState, count: int) -> list[tuple[int, VariantState]]:
+    """Return the first ``count`` leaders with their places. The best kernel replaces the last one if it stands lower,
+    because several kernels with uncertain speedups can stand ahead of it.
+    """
+    most = max(count, len(problem.standings) + 1)  # Only kernels in the best kernel's runoff stand ahead of it.
+    order = list(enumerate(model.state.standing_order(problem.id, most), 1))
+    best = [one for one in order[count:] if one[1].id == problem.best]
+    return [*order[: count - len(best)], *best]
 
 
 def _is_scaled(model: Model, variant: VariantState) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
 from textual.timer import Timer
@@ -238,16 +239,22 @@ class DetailPane(Pane):
     def _retitle(self, subject: VariantState | None) -> None:
         palette = self.bar.palette
         parts: list[Part] = []
+        name = ""
+        if subject is not None:
+            mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
+            name = f"{mark} {subject.id}"
         if self.is_best:
             nothing = "" if self.model.is_opening else "none yet"
             of = one_line(subject.problem, 40) if subject is not None else nothing
             parts += [("Best  ", palette.title), (f"{of} ", palette.text)]
         else:
+            room = self.size.width - TITLE_AT - cell_len(name)  # The last tabs give way to the kernel's glyph and name.
             for tab in TABS:
-                parts.append((f"{tab}{' ' * self._gap}", palette.title if tab == self.tab else palette.dim))
+                shown = f"{tab}{' ' * self._gap}"[: max(0, room)]
+                parts.append((shown, palette.title if tab == self.tab else palette.dim))
+                room -= len(shown)
         if subject is not None:
-            mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
-            parts.append((f"{mark} {subject.id}", palette.bold))
+            parts.append((name, palette.bold))
             if subject.speedup is not None:
                 figures = figures_of(self.model.state, subject)
                 by_runoff = figures is not None and bool(figures.scaled)
