@@ -361,6 +361,8 @@ class Search:
         self._reap_rounds()
         await self._write_best()
         self._heed_budget()
+        if self.context.last_rounds:
+            self._owed.cut_off_compile("a person stopped the search after the running rounds")
         ending = self.context.ending
         if ending == "stopped":
             return ending
@@ -671,7 +673,7 @@ class Search:
         if self._owed.overrun_left_s > 0:
             self._do_owed(only_if_idle=False)
         else:
-            self._owed.cut_off_compile()
+            self._owed.cut_off_compile("the time budget is used up")
         return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:

@@ -111,13 +111,13 @@ class Owed:
             text = stopped_work(job.what, "the problem's time is used up")
             self._context.journal.post(LogLine(level="info", text=text))
 
-    def cut_off_compile(self) -> None:
-        """Cancel a running measurement of ``torch.compile``, because the time budget is used up. The search repeats the
+    def cut_off_compile(self, why: str) -> None:
+        """Cancel a running measurement of ``torch.compile``, and log the reason ``why``. The search repeats the
         measurement after a resume with more time.
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
-            text = stopped_work(job.what, "the time budget is used up")
+            text = stopped_work(job.what, why)
             self._context.journal.post(LogLine(level="info", text=text))
 
     @property
@@ -222,9 +222,10 @@ class Owed:
 
     def _baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. With turns, only problems with a correct kernel need this
-        baseline.
+        baseline. A search that stops after the running rounds leaves the baselines to a resume, because they would
+        delay its end.
         """
-        if not self._context.config.evaluation.torch_compile:
+        if not self._context.config.evaluation.torch_compile or self._context.last_rounds:
             return []
         state = self._context.state
         turns = self._context.config.budget.minutes_per_problem is not None
@@ -262,7 +263,8 @@ class Owed:
         repeat the baseline.
         """
         state = self._context.state
-        if min(self._left_s(), self._context.left_s()) < self._expected_compile_s:
+        too_late = min(self._left_s(), self._context.left_s()) < self._expected_compile_s
+        if too_late or self._context.last_rounds:
             return []
         return [
             name

@@ -187,10 +187,14 @@ class Steering:
 
         if command.when_idle:
             return Outcome("the search will stop when it is waiting only for a person's replies", then=stop)
-        return Outcome(
-            "the search will stop after the running rounds" if command.after_round else "the search is stopping",
-            then=stop,
+        if not command.after_round:
+            return Outcome("the search is stopping", then=stop)
+        problems = self._state.problems.values()
+        lacks = self._context.config.evaluation.torch_compile and any(
+            "compile" not in one.baselines for one in problems
         )
+        without = ", without the missing torch.compile times" if lacks else ""
+        return Outcome(f"the search will stop after the running rounds{without}", then=stop)
 
     def _change_budget(self, command: requests.ChangeBudget) -> Outcome:
         requested: dict[str, float | None] = {

@@ -22,7 +22,7 @@ from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.session.journal import Journal
 from engine.session.records import events as ev
-from engine.session.records.requests import Restore
+from engine.session.records.requests import Restore, Stop
 from engine.session.records.verdict import Baseline, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, RequestInbox, SessionReader, create_session, send_request
@@ -142,3 +142,29 @@ async def test_a_pause_during_the_last_measurements_delays_them(context_of: Cont
     await journal.record(ev.SearchResumed())
     assert await search == "budget"
     assert judge.compiling == ["a", "b"]
+
+
+async def test_a_stop_after_the_rounds_does_not_wait_for_torch_compile(context_of: ContextOf) -> None:
+    context, device = context_of(), asyncio.Lock()
+
+    class OneAtATime(Judge):
+        """Measures ``torch.compile`` or a kernel, not both at the same time."""
+
+        async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+            async with device:
+                return await super().compile_baseline(problem)
+
+        async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *more: object) -> Verdict:
+            async with device:
+                return await super().evaluate(problem, language, source, *more)
+
+    context.evaluator = judge = OneAtATime()  # type: ignore[assignment]
+    state, journal = context.state, context.journal
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(judge.compiling))
+    await journal.record(replace(written("v2", "i1", 0, None, "a"), source=journal.put_blob("// v2")))
+    send_request(context.paths, Stop(after_round=True), "a person")
+    await until(lambda: state.variants["v2"].correct)
+    assert await search == "stopped"
+    assert judge.compiling == ["a"] and "compile" not in state.problems["a"].baselines
+    assert "stopped the search" in state.problems["a"].compile_skipped

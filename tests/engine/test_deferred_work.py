@@ -254,7 +254,7 @@ async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyo
     await asyncio.sleep(0)
     assert owed.busy
     while owed.busy:
-        owed.cut_off_compile()
+        owed.cut_off_compile("the time budget is used up")
         await asyncio.sleep(CLEANUP_S / 10)
     context.state.minutes = 0.001
     owed.start_any()

@@ -35,7 +35,9 @@ def _plain_command(name: str, kind: str, text: str) -> click.Command:
 
 @click.command()
 @request_options
-@click.option("--after-round", is_flag=True, help="Finish the running rounds first.")
+@click.option(
+    "--after-round", is_flag=True, help="Finish the running rounds first, but leave torch.compile times to a resume."
+)
 def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
     """Stop the search. To start again: kernel-tui resume"""
     from engine.session.records.requests import Stop
