@@ -130,7 +130,7 @@ class RowLines:
                 words = stage_words_with_reason(self.model.state, variant)
                 return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
             elapsed = self.model.clock() - variant.stage_since
-            slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
+            slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(str(variant.stage), 60.0)
             return [
                 (f"{variant.stage} {fmt.clock(elapsed)}", palette.alarm if slow else palette.running),
                 (f"  {self._note(variant, 60)}", palette.dim),
