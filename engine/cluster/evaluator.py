@@ -325,6 +325,9 @@ class ClusterEvaluator:
 
         return await self._somewhere(on, problem.id)
 
+    def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
+        """Do nothing: the host that judges a kernel also builds it, and no host has the kernel yet."""
+
     async def evaluate(
         self,
         problem: ProblemSpec,

@@ -100,6 +100,12 @@ class Evaluator(Protocol):
         """
         ...
 
+    def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
+        """Start building a kernel before its problem is open, if this disturbs no timing. A later :meth:`evaluate` uses
+        the build.
+        """
+        ...
+
     async def evaluate(
         self,
         problem: ProblemSpec,

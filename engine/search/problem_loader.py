@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 
 from engine.devices.fact import DeviceFact
+from engine.devices.hardware import usable_cores
 from engine.evaluation.evaluator import EvaluationError, JudgeKilled
 from engine.exit_codes import ExitCode
 from engine.problem.c_header import derive_header
@@ -22,6 +23,7 @@ from engine.problem.spec import (
     ProblemSpec,
 )
 from engine.proposers.coverage import remedies
+from engine.proposers.protocol import UNUSABLE
 from engine.search.context import Context
 from engine.search.proposing.warm_start import WarmStart
 from engine.session.records.events import (
@@ -33,8 +35,19 @@ from engine.session.records.events import (
     ProblemFinished,
     ProblemRefused,
     RoundStarted,
+    Startup,
+    StartupStep,
 )
+from engine.session.state.session_state import ProblemState, VariantState
 from engine.session.store.paths import session_argument
+
+FIRST_KERNEL_S = {"cpu": 10.0, "cuda": 1.0}
+"""Maximum seconds for which a resumed search delays the opening of its second problem, until the judge has begun the
+first kernel. On a CPU, opening a problem blocks all builds.
+"""
+FIRST_WRITTEN_S = 1.0
+"""Seconds in which the playbook writes a kernel for a reopened problem."""
+_LOOK_S = 0.05
 
 
 class ProblemsMissing(Exception):
@@ -60,20 +73,31 @@ class Opening:
             new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
             # Both steps start a process that imports torch, so run the steps in parallel.
             inspection = asyncio.ensure_future(inspect_files(new)) if new else None
+            stored = self._to_reopen()
+            self._begin_builds(stored)
             await self._measure_device()
             await self._warm_start.remember()
-            for name in list(self._state.problems):
-                if name not in self._state.refused and await self._open(name):
-                    await self._say_who_writes(name)
-                    yield name
-            for file, answer in zip(new, await inspection if inspection is not None else [], strict=True):
+            count = len(stored) + len(new)
+            for number, problem in enumerate(stored, 1):
+                await self._tell("problem", problem.id, number, count)
+                if await self._open(problem.id):
+                    await self._say_who_writes(problem.id)
+                    yield problem.id
+                    if number == 1 and count > 1:
+                        await self._let_first_kernel_start(problem.id)
+            inspected = await inspection if inspection is not None else []
+            for number, (file, answer) in enumerate(zip(new, inspected, strict=True), len(stored) + 1):
                 if isinstance(answer, ProblemSpec):
-                    if await self._add(answer) and await self._open(answer.id):
+                    if not await self._add(answer):
+                        continue
+                    await self._tell("problem", answer.id, number, count)
+                    if await self._open(answer.id):
                         await self._say_who_writes(answer.id)
                         await self._warm_start.seed(answer.id)
                         yield answer.id
                 else:
                     await self._refuse(file, str(answer))
+            await self._tell("done")
         finally:
             self.done = True
             if inspection is not None:
@@ -94,6 +118,7 @@ class Opening:
                     await self._refuse(file, str(answer))
         finally:
             inspection.cancel()
+        await self._tell("done")
         for name in self._state.problems:
             if name not in self._state.refused:
                 await self._say_who_writes(name)
@@ -121,10 +146,54 @@ class Opening:
             await self._context.journal.record(LogLine(level="warning", text=str(error)))
             return []
 
+    async def _tell(self, step: Startup, problem: str = "", number: int = 0, count: int = 0) -> None:
+        await self._context.journal.record(StartupStep(step=step, problem=problem, number=number, count=count))
+
+    def _to_reopen(self) -> list[ProblemState]:
+        """Return the session's problems in the order of opening: first problems with kernels to judge, last finished
+        problems.
+        """
+        waiting = {variant.problem for variant in self._state.in_flight() if not self._state.is_pruned(variant.id)}
+
+        def order(problem: ProblemState) -> tuple[bool, bool]:
+            return problem.id not in waiting, problem.finished is not None or self._state.is_pruned(problem.id)
+
+        return sorted((one for one in self._state.problems.values() if one.id not in self._state.refused), key=order)
+
+    def _begin_builds(self, problems: Sequence[ProblemState]) -> None:
+        """Build kernels of the first problem while the judge starts. One core stays free for the judge."""
+        context = self._context
+        if not problems or self._state.paused or context.ending is not None:
+            return
+        first = problems[0]
+        kernels = [one for one in self._state.in_flight() if one.problem == first.id and UNUSABLE not in one.data]
+        kernels = [one for one in kernels if not self._state.is_pruned(one.id)]
+        for kernel in kernels[: max(1, usable_cores() - 1)]:
+            source = context.sources.text(kernel.source)
+            context.evaluator.begin_build(first.spec, first.header, kernel.language, source)
+
+    async def _let_first_kernel_start(self, name: str) -> None:
+        """Wait until the judge has begun a kernel of the reopened problem, so that the opening of the next problem does
+        not delay it.
+        """
+        began, limit_s = time.monotonic(), FIRST_KERNEL_S[self._context.device.kind]
+
+        def waits() -> bool:
+            if self._state.paused or self._context.ending is not None:
+                return False
+            found: list[VariantState] = [one for one in self._state.in_flight() if one.problem == name]
+            if any(one.stage in ("checking", "timing") for one in found):
+                return False
+            return time.monotonic() - began < (limit_s if found else FIRST_WRITTEN_S)
+
+        while waits():  # noqa: ASYNC110 - several events end the wait
+            await asyncio.sleep(_LOOK_S)
+
     async def _measure_device(self) -> None:
         context = self._context
         try:
             known = self._state.devices.get(context.device.id, context.device)
+            await self._tell("judge" if known.bandwidth_gbs is not None else "peaks")
             measured = await context.evaluator.measure_device(known)
         except EvaluationError as error:
             await context.journal.record(

@@ -47,7 +47,7 @@ ContextOf = Callable[[], Context]
 
 class Judge:
     """Finds all kernels correct. ``judged`` lists their sources. Measurements of ``torch.compile`` end while
-    ``compiles`` is set.
+    ``compiles`` is set. ``did`` lists builds, opened problems and judged kernels.
     """
 
     width = 1
@@ -55,12 +55,17 @@ class Judge:
     def __init__(self) -> None:
         self.judged: list[str] = []
         self.compiling: list[str] = []
+        self.did: list[str] = []
         self.compiles = asyncio.Event()
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         return device
 
+    def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
+        self.did.append(f"build {source}")
+
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        self.did.append(f"open {problem.id}")
         return Opened(Baseline("eager", Timing(1.0, 1.0, 1.0, 9)), None)
 
     async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
@@ -70,6 +75,7 @@ class Judge:
 
     async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *_: object) -> Verdict:
         self.judged.append(source)
+        self.did.append(f"judge {source}")
         return verdict(2.0)
 
 
@@ -168,3 +174,23 @@ async def test_a_stop_after_the_rounds_does_not_wait_for_torch_compile(context_o
     assert await search == "stopped"
     assert judge.compiling == ["a"] and "compile" not in state.problems["a"].baselines
     assert "stopped the search" in state.problems["a"].compile_skipped
+
+
+async def test_a_resumed_search_judges_waiting_kernels_before_it_opens_the_other_problems(
+    context_of: ContextOf,
+) -> None:
+    context = context_of()
+    judge, state, journal = context.evaluator, context.state, context.journal
+    assert isinstance(judge, Judge)
+    judge.compiles.set()
+    eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 9))
+    await journal.record(*(ev.BaselineMeasured(problem=name, baseline=eager) for name in ("a", "b")))
+    v2 = replace(written("v2", "i2", 0, None, "b"), source=journal.put_blob("// v2"))
+    await journal.record(proposed("i2", 0, None, "b"), v2)
+    await journal.record(ev.VerdictGiven(variant="v1", verdict=verdict(2.0)))
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: "open a" in judge.did)
+    assert judge.did[:4] == ["build // v2", "open b", "judge // v2", "open a"]
+    await until(lambda: state.engine is not None and state.engine.startup == ev.StartupStep(step="done"))
+    context.ending = "stopped"
+    assert await search == "stopped"

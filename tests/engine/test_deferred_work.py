@@ -53,6 +53,9 @@ class PatientEvaluator:
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         return device
 
+    def begin_build(self, *_: object) -> None:
+        return
+
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
         return Opened(Baseline("eager", Timing(1.0, 1.0, 1.0, 9)), None)
 

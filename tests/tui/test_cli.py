@@ -432,7 +432,8 @@ def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) ->
     peaks = [one.event.device for one in events_after if isinstance(one.event, DeviceMeasured)]
     assert len(peaks) == 2 and peaks[0] == peaks[1] and peaks[0].bandwidth_gbs is not None
     before, after = fold(events_before), fold(events_after)
-    for word in ("round 2 from", "selected", "speedup", f"best softmax: {after.problems['softmax'].best}"):
+    startup = ("starting the engine", "starting the judge\n", "opening problems 1/1: reopening softmax")
+    for word in (*startup, "round 2 from", "selected", "speedup", f"best softmax: {after.problems['softmax'].best}"):
         assert word in resumed.stdout, resumed.stdout
     rounds_before, rounds_after = before.problems["softmax"].rounds, after.problems["softmax"].rounds
     assert [one.selected for one in rounds_after[: len(rounds_before)]] == [one.selected for one in rounds_before]

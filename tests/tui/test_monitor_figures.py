@@ -251,6 +251,32 @@ def test_in_the_reserved_time_the_status_says_what_is_measured(session: SessionP
         assert str(news_of(model)).startswith(words) == now_of(model).startswith(words) == is_reserved
 
 
+def test_the_status_names_each_step_of_a_resumed_engine(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(
+        SessionSource(session, read_only=True, clock=lambda: NOW), state=state, link=Link("live"), opened=True
+    )
+    first, second = list(state.problems)[:2]
+    queued = state.in_flight()
+
+    def apply(event: ev.AnyEvent) -> str:
+        state.apply(ev.Recorded(state.seq + 1, NOW, event))
+        assert news_of(model) is None or now_of(model).startswith(str(news_of(model)).removesuffix(" …"))
+        return now_of(model)
+
+    apply(ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox=""))
+    assert apply(ev.StartupStep(step="judge")).startswith("Starting the judge")
+    assert apply(ev.StartupStep(step="peaks")).startswith("Starting the judge and measuring the device's peaks")
+    opening = ev.StartupStep(step="problem", problem=second, number=1, count=2)
+    assert apply(opening).startswith(f"Opening problems 1/2: reopening {second}")
+    assert "Opening" not in apply(ev.VariantStage(variant=queued[0].id, stage="timing")), "a kernel is on the device"
+    apply(ev.VariantStage(variant=queued[0].id, stage="queued"))
+    opening = ev.StartupStep(step="problem", problem=first, number=2, count=2)
+    assert apply(opening).startswith(f"Opening problems 2/2: reopening {first}")
+    assert "pening" not in apply(ev.StartupStep(step="done"))
+
+
 def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(session: SessionPaths) -> None:
     now = NOW + 1000
     with SessionReader(session) as reader:

@@ -25,7 +25,7 @@ from tui.console.tables import columns
 from tui.text.format import clock, milliseconds
 from tui.text.narration import BEST_SO_FAR, line_of
 from tui.text.waiting import WaitLines, held_in_words
-from tui.view.activity import kernels_at_work, owed_of
+from tui.view.activity import kernels_at_work, owed_of, startup_of
 from tui.view.over_time.progress import shares_done
 from tui.view.prompts import PromptLines
 from tui.view.source import limits_now, limits_of
@@ -104,7 +104,7 @@ class LiveTable:
         spent = elapsed_s(state, self._engine_now())
         minutes = max(1 / 60, (time.time() - self._began) / 60)
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
-        words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)
+        words = "paused" if state.paused else owed_of(state, self._limits) or _at_work(state)
         if state.held_up_at is not None and (wait := next(iter(state.waits.values()), None)) is not None:
             words = f"waiting for the device: {held_in_words(wait)}"
         grid = Table.grid(padding=(0, 1))
@@ -114,6 +114,13 @@ class LiveTable:
         text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
         grid.add_row(ProgressBar(total=1.0, completed=done, width=24), text)
         return grid
+
+
+def _at_work(state: SessionState) -> str:
+    """Count the kernels in progress. While no kernel is built or timed, name the step of the engine's startup."""
+    if any(one.stage not in ("queued", "waiting") for one in state.at_work()):
+        return kernels_at_work(state)
+    return startup_of(state) or kernels_at_work(state)
 
 
 def _is_news(event: ev.AnyEvent, line: str, state: SessionState) -> bool:

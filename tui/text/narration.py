@@ -59,6 +59,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             devices = devices_in_words(event.devices)
             where = f" on {devices}; isolation: {event.sandbox}" if devices else ""
             return f"engine {event.pid} {'resumed' if event.resumed else 'started'}{where}"
+        case ev.StartupStep():
+            return startup_words(event, state)
         case ev.DeviceJoined():
             return f"{one_line(event.device.host)} joined: {one_line(event.device.name)}"
         case ev.DeviceLeft():
@@ -103,6 +105,18 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.EngineStopped():
             return f"engine: {one_line(event.message)}"
     return None
+
+
+def startup_words(step: ev.StartupStep, state: SessionState) -> str | None:
+    """Describe a step of an engine's startup, or return None for the end of the startup."""
+    if step.step == "judge":
+        return "starting the judge"
+    if step.step == "peaks":
+        return "starting the judge and measuring the device's peaks"
+    if step.step == "done" or (problem := state.problems.get(step.problem)) is None:
+        return None
+    doing = "reopening" if "eager" in problem.baselines else "timing eager PyTorch on"
+    return f"opening problems {step.number}/{step.count}: {doing} {problem.id}"
 
 
 def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:

@@ -10,6 +10,7 @@ from engine.session.records.events import BY_HAND, NEARLY_USED_UP, StopReason
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
+from tui.text.narration import startup_words
 from tui.text.waiting import held_in_words
 from tui.view.model import Model
 from tui.view.source import Limits
@@ -59,6 +60,8 @@ def activity_of(model: Model) -> str | None:
         return final
     if any(variant.stage not in ("queued", "waiting") for variant in state.at_work()):
         return None
+    if (startup := startup_of(state)) is not None:
+        return startup
     if opening := opening_of(state):
         return f"timing eager PyTorch on {opening[0].id}"
     if (again := reopening_of(state)) is not None:
@@ -118,6 +121,13 @@ def kernels_at_work(state: SessionState) -> str:
     return ", ".join(said) or "no kernels in progress"
 
 
+def startup_of(state: SessionState) -> str | None:
+    """Return what a starting engine is doing, or None after its startup."""
+    if state.engine is None or state.engine.startup is None:
+        return None
+    return startup_words(state.engine.startup, state)
+
+
 def opening_of(state: SessionState) -> list[ProblemState]:
     """Return the problems whose reference the engine has not timed yet."""
     every = (one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one))
@@ -149,13 +159,17 @@ def reopening_of(state: SessionState) -> ProblemState | None:
     """Return the problem that the engine is reopening after a resume, or None when all problems are open."""
     if state.starts < 2 or state.engine is None or state.paused:
         return None
+    if (step := state.engine.startup) is not None and not state.takes_turns:
+        reopens = step.step == "problem" and "eager" in state.problems[step.problem].baselines
+        return state.problems[step.problem] if reopens else None
+    # Older engines record no steps, and no engine records when it reopens a problem for a turn.
     since = state.engine.started_at
     searched = [one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one)]
     places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]
     left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
     judging = {one.problem for one in state.at_work()}
     asked = {call.site.problem for call in state.spending.flying.values()}
-    # No event says when the engine reopened a problem. A problem that is only waiting for replies counts as open.
+    # A problem that is only waiting for replies counts as open.
     return next((one for one in left if one.id in judging or one.id not in asked), None)
 
 

@@ -23,6 +23,7 @@ from engine.session.records.other_sizes import AtSizes
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
+Startup = Literal["judge", "peaks", "problem", "done"]
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
@@ -64,6 +65,20 @@ class EngineStopped(Event, tag="engine_stopped"):
 
     reason: StopReason
     message: str
+
+
+class StartupStep(Event, tag="startup_step"):
+    """The engine began a step of its startup. Kernels of an open problem may run at the same time.
+
+    ``step``: ``judge`` starts the judge, ``peaks`` also measures the device's peaks, and ``problem`` opens ``problem``.
+    ``done``: all problems are open. ``number``, ``count``: the problem's position in the order of opening, from 1, and
+    the number of problems to open.
+    """
+
+    step: Startup
+    problem: str = ""
+    number: int = 0
+    count: int = 0
 
 
 class DeviceMeasured(Event, tag="device_measured"):
@@ -477,6 +492,7 @@ AnyEvent = (
     SessionCreated
     | EngineStarted
     | EngineStopped
+    | StartupStep
     | DeviceMeasured
     | DeviceJoined
     | DeviceLeft

@@ -86,6 +86,11 @@ def _engine_stopped(state: SessionData, event: ev.EngineStopped, time: float) ->
     state.waits.clear()
 
 
+def _startup_step(state: SessionData, event: ev.StartupStep, time: float) -> None:
+    if state.engine is not None:
+        state.engine.startup = event
+
+
 def _device_measured(state: SessionData, event: ev.DeviceMeasured, time: float) -> None:
     state.devices[event.device.id] = event.device
 
@@ -419,6 +424,7 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.SessionCreated: _session_created,
     ev.EngineStarted: _engine_started,
     ev.EngineStopped: _engine_stopped,
+    ev.StartupStep: _startup_step,
     ev.DeviceMeasured: _device_measured,
     ev.DeviceJoined: _device_joined,
     ev.DeviceLeft: _device_left,

@@ -15,6 +15,7 @@ from engine.session.records.events import (
     Selected,
     SizesChecked,
     SourceRepeated,
+    StartupStep,
     StopReason,
     TurnEnd,
 )
@@ -263,6 +264,8 @@ class EngineState(Struct):
     sandbox: str
     stopped: StopReason | None = None
     message: str = ""
+    startup: StartupStep | None = None
+    """The newest step of the startup. Engines of older versions record no steps."""
 
     @property
     def stopped_by_time(self) -> bool:

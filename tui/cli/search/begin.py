@@ -178,6 +178,8 @@ def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBud
 
 def _refuse_missing_gpu(paths: SessionPaths) -> None:
     """Raise Failure if the session's config names a GPU that this machine lacks."""
+    if not _names_gpu(paths):
+        return
     from engine.config.schema import ConfigError, load_config
     from engine.session.store import is_bundled
 
@@ -215,6 +217,17 @@ def _missing_gpu(config: Config) -> tuple[str, str] | None:
     there = f"this machine has only {count(gpus, 'NVIDIA GPU')}" if gpus else "this machine has no NVIDIA GPU"
     missing = [name for name in cuda if int(name.partition(":")[2] or 0) >= gpus]
     return (missing[0], there) if missing else None
+
+
+def _names_gpu(paths: SessionPaths) -> bool:
+    """Return whether the session's config may name a GPU. Loading the config takes longer, and delays the engine."""
+    from engine.config.toml_table import toml_table
+
+    try:
+        config = toml_table(paths.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return "cuda" in str(config.get("evaluation"))
 
 
 def _wait_if_ending(paths: SessionPaths) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +62,8 @@ def start_and_watch(
     directory, starts, seq, stays_paused = begin()
     paths = SessionPaths.at(directory)
     if starts:
+        if not (as_json or detach):
+            echo(f"{time.strftime('%H:%M:%S')} starting the engine")
         start_engine(paths, unattended=not detach)
     _stop_when_idle(paths, until_idle)
     if detach:

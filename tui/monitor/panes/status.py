@@ -31,6 +31,7 @@ from tui.view.activity import (
     overrun_of,
     owed_of,
     reopening_of,
+    startup_of,
     waiting_of,
 )
 from tui.view.model import Model
@@ -326,6 +327,7 @@ def news_of(model: Model) -> str | None:
         overrun_of(model)
         or waiting_of(model)
         or final_measurement_of(model)
+        or startup_of(state)
         or reopening_of(state)
         or owed_of(state, limits)
     )

@@ -51,7 +51,7 @@ SCORES = (
 )
 ROOM = 3
 """Minimum height, in lines, at which a pane can take the focus without being zoomed."""
-QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
+QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured, ev.StartupStep)
 """Events that do not change existing rows of the tree."""
 PRUNING = (ev.NodePruned, ev.NodeRestored)
 
