@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import environment
+from tests.commandline import KernelTui, environment, without_waits
 from tests.patience import PATIENCE_S
 
 PROBLEM = """\
@@ -61,6 +61,24 @@ def test_it_is_shown_on_a_terminal_alone(where: str) -> None:
     assert (b"[bold]building" in shown) == (where == "terminal")
     assert b"\x1b]0;" not in shown
     assert not words and (where == "terminal" or shown.strip() in (b"", b"the answer"))
+
+
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_in_a_pipe_eval_prints_a_line_per_stage(tmp_path: Path, option: str) -> None:
+    (tmp_path / "root.py").write_text(PROBLEM)
+    (tmp_path / "one.cpp").write_text(KERNEL)
+    command = ("eval", "one.cpp", "--device", "cpu", "--problem", "root.py", *filter(None, (option,)))
+    judged = KernelTui(tmp_path)(*command)
+    assert judged.returncode == 0, judged.stderr
+    lines = without_waits(judged.stderr).splitlines()
+    if option == "--json":
+        assert lines == []
+        return
+    assert lines == list(dict.fromkeys(lines)), "each line once"
+    processes = [f"process {number} of 3 (--quick: 1)" for number in (1, 2, 3)]
+    expected = ["inspecting the problem and starting the judge", "one.cpp: building", "opening root: timing eager"]
+    expected += [f"one.cpp: {doing}, {one}" for one in processes for doing in ("checking", "timing against PyTorch")]
+    assert lines == expected
 
 
 @pytest.mark.parametrize("command", ["build", "compare"])

@@ -1,6 +1,7 @@
 """Show a command's progress on one line of standard error.
 
-The line appears only on a terminal. A note that the command is waiting for a device appears even without a terminal.
+The line appears only on a terminal. Elsewhere, long-running commands print one line per stage. A note that the command
+is waiting for a device appears everywhere.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
 
 
 class Working:
-    """A command's progress output. ``say`` replaces the progress line; ``note`` prints a line that stays."""
+    """A command's progress output. ``say`` replaces the progress line; ``note`` prints a line that stays. ``flash`` is
+    ``say`` for a state that usually ends at once, and prints nothing without a terminal.
+    """
 
-    def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], note: Callable[[str], None], flash: Callable[[str], None] | None = None
+    ) -> None:
         self.say = say
         self.note = note
+        self.flash = flash or say
         self._waited = False
 
     def on_wait(self, wait: Wait) -> None:
@@ -39,14 +45,16 @@ class Working:
 
 
 @contextlib.contextmanager
-def working(first: str, *, quiet: bool = False) -> Iterator[Working]:
+def working(first: str, *, quiet: bool = False, lines: bool = False) -> Iterator[Working]:
     """Yield an object that shows progress, starting with ``first``. The progress line disappears at the end.
 
-    Without a terminal, or with ``quiet``, the object prints only notes.
+    With ``quiet``, the object prints only notes, and without a terminal, only notes and, with ``lines``, each text that
+    the command says, once.
     """
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if quiet or not on_terminal:
-        yield Working(lambda text: None, partial(echo, err=True))
+        say = _each_once() if lines and not quiet else _nothing
+        yield Working(say, partial(echo, err=True), _nothing)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -69,3 +77,19 @@ def working(first: str, *, quiet: bool = False) -> Iterator[Working]:
             lambda said: bar.update(task, description=one_line(said, 60)),
             lambda noted: bar.console.print(noted, soft_wrap=True),
         )
+
+
+def _each_once() -> Callable[[str], None]:
+    """Return a function that prints a text on standard error, unless it has printed this text before."""
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            echo(one_line(text, 120), err=True)
+
+    return say
+
+
+def _nothing(text: str) -> None:
+    """Print nothing."""

@@ -56,7 +56,7 @@ def compare(
     async def judge() -> tuple[list[Verdict], tuple[Standing, ...]]:
         return await judge_kernels(config, problem, kernels, (first, second), work, quick=not thorough, runoff=True)
 
-    with working("inspecting the problem", quiet=as_json) as work:
+    with working("inspecting the problem", quiet=as_json, lines=True) as work:
         verdicts, standings = run_async(judge())
     if as_json:
         from tui.text.same_code import same_machine_code

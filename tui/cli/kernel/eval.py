@@ -82,7 +82,7 @@ def evaluate(
         kernels = {kernel.name: (language, source)}
         return await judge_kernels(config, problem, kernels, (kernel,), work, quick=quick, then=then)
 
-    with working("inspecting the problem", quiet=as_json) as work:
+    with working("inspecting the problem", quiet=as_json, lines=True) as work:
         verdicts, _ = run_async(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])

@@ -71,7 +71,8 @@ def _stages_of(name: str, work: Working, processes: int) -> Callable[[Stage], No
         nonlocal checked
         checked += stage == "checking"
         process = f", process {checked} of {processes} (--quick: 1)" if processes > 1 and checked else ""
-        work.say(f"{name}: {words.get(stage, stage)}{process}")
+        tell = work.flash if stage == "waiting" else work.say
+        tell(f"{name}: {words.get(stage, stage)}{process}")
 
     return say
 
@@ -140,6 +141,7 @@ async def judge_kernels(
                 await inspection  # This raises an error that says PyTorch is missing. A judge would only crash.
             # On a CPU, the judge measures only the peaks that the problem's SOL needs.
             measuring = begin(evaluator.measure_device(device)) if device.kind == "cuda" else None
+            work.say("inspecting the problem and starting the judge")
             problem = await inspection
             if not problem.languages:
                 raise Failure(
@@ -150,6 +152,7 @@ async def judge_kernels(
                 if any(language not in MODULES for language, _ in kernels.values())
                 else ""
             )
+            work.say(f"{', '.join(kernels)}: building")
             building = begin(_build(evaluator, problem, header, kernels))
 
             async def measure_and_open() -> None:
