@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session, summarize
+from engine.session.store.reader import STARTING
 from engine.system import clock
 from tests.commandline import KernelTui
 from tests.patience import PATIENCE_S
@@ -324,6 +326,43 @@ def test_kernels_stay_interrupted_until_a_new_engine_has_recorded_its_start(
     state.apply(ev.Recorded(state.seq + 1, NOW, began))
     model.take(Update(link=Link("live", pid=5)))
     assert f"0 running 0 waiting {len(state.in_flight())} queued" in shown()
+
+
+def test_a_monitor_opened_before_a_new_engine_has_recorded_its_start_shows_interrupted_kernels(
+    session: SessionPaths,
+) -> None:
+    lock, writer = EngineLock(session), EventWriter(session)
+    try:
+        with SessionReader(session) as reader:
+            state = fold(reader.read())
+            assert state.engine is not None and state.engine.pid != os.getpid()
+            busy = [one for one in state.in_flight() if one.stage != "queued"]
+            assert busy
+            writer.heartbeat(STARTING, NOW + 7)
+            writer.flush(PATIENCE_S)
+            results = session_results(reader, state)
+            assert all(state.is_interrupted(one) for one in busy)
+            assert results.ended == f"starting, engine pid {os.getpid()}"
+            assert results.results.seconds == pytest.approx(state.elapsed_s(NOW + 7))
+        source = SessionSource(session, read_only=True, clock=lambda: NOW + 1000)
+        model = Model(source)
+        model.take(source.open())
+        model.take(source.poll())
+        assert all(model.state.is_interrupted(model.state.variants[one.id]) for one in busy)
+        assert "the engine is starting" in str(activity_of(model))
+        assert model.search_seconds() == pytest.approx(state.elapsed_s(NOW + 7))
+        began = ev.EngineStarted(pid=os.getpid(), host="", version="", resumed=True, devices=(), sandbox="")
+        writer.append(began)
+        writer.flush(PATIENCE_S)
+        update = source.poll()
+        for one in update.events:
+            model.state.apply(one)
+        model.take(update)
+        assert not any(model.state.is_interrupted(one) for one in model.state.in_flight())
+        source.close()
+    finally:
+        writer.close()
+        lock.release()
 
 
 def test_the_time_in_which_the_machine_slept_is_no_search_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,8 @@ class Model(Struct):
             self.link = update.link
             if update.link.kind in ("ended", "starting") and not update.link.gone:
                 self._ended_starts, self._ended_heard_at = self.state.starts, update.link.heard_at
+            elif update.link.is_new:
+                self._ended_heard_at = update.link.heard_at
         # Until a new engine records its start, the events still describe the engine that died.
         starting = self.link.kind == "starting" or self.has_unrecorded_start
         died = starting and self.state.engine is not None and self.state.engine.stopped is None
@@ -195,4 +197,13 @@ class Model(Struct):
         """Whether a new engine is running that has not recorded its start yet. The events still describe the earlier
         engine.
         """
-        return self.link.kind in ("live", "stalled") and self.state.starts == self._ended_starts
+        if self.link.kind not in ("live", "stalled"):
+            return False
+        return self.state.starts == self._ended_starts or precedes_engine(self.state, self.link.pid, self.link.is_new)
+
+
+def precedes_engine(state: SessionState, pid: int | None, is_new: bool) -> bool:
+    """Return whether the events still describe an engine before the running engine ``pid``. ``is_new``: whether the
+    running engine may not have recorded its start yet.
+    """
+    return is_new and state.engine is not None and state.engine.pid != pid

@@ -47,8 +47,9 @@ class Link(Struct, frozen=True):
 
     ``starting``: this process started the engine, which has no lock yet. ``stalled``: ``message`` says why, since
     when, and what to do. ``ended``: no engine is running, and the events say how the last engine ended. ``gone``: the
-    session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the time of
-    the last heartbeat of an engine that ended, by the engine's clock.
+    session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the time of the last
+    heartbeat of an engine that ended, by the engine's clock. ``is_new``: whether the engine may not have recorded its
+    start yet; ``heard_at`` is then the time of the earlier engine's last event or heartbeat.
     """
 
     kind: LinkKind
@@ -57,6 +58,7 @@ class Link(Struct, frozen=True):
     message: str = ""
     gone: bool = False
     heard_at: float = 0.0
+    is_new: bool = False
 
 
 class Reading(Struct, frozen=True):
@@ -201,9 +203,9 @@ class SessionSource:
         starting = self._starting()
         link, beat = link_of(engine_liveness(self.paths, feed)), feed.heartbeat()
         self._offset_s = beat.clock_offset_s if beat is not None else 0.0
-        if link.kind != "ended":
-            return link
         heard_at = beat.engine_time if beat is not None else 0.0
+        if link.kind != "ended":
+            return msgspec.structs.replace(link, heard_at=heard_at) if link.is_new else link
         return msgspec.structs.replace(Link("starting") if starting else link, heard_at=heard_at)
 
     def _relink(self, update: Update, link: Link) -> None:
@@ -324,6 +326,7 @@ def link_of(liveness: Liveness) -> Link:
     age = liveness.heartbeat_age_s
     if liveness.running:
         if liveness.stall is not None:
-            return Link("stalled", liveness.pid, float(int(min(age or 0.0, 1e9))), liveness.stall)
-        return Link("live", liveness.pid)
+            age_s = float(int(min(age or 0.0, 1e9)))
+            return Link("stalled", liveness.pid, age_s, liveness.stall, is_new=liveness.starting)
+        return Link("live", liveness.pid, is_new=liveness.starting)
     return Link("ended", liveness.pid, None, liveness.message)

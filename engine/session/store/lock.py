@@ -21,7 +21,7 @@ from msgspec import Struct
 from engine.exit_codes import ExitCode
 from engine.session.store.errors import UNDECODABLE, SessionError, SessionLocked, not_a_session, of_os
 from engine.session.store.paths import SessionPaths
-from engine.session.store.reader import SessionReader
+from engine.session.store.reader import STARTING, SessionReader
 from engine.system.child import is_suspended
 
 _SIZE = 4096
@@ -59,6 +59,9 @@ class Liveness(Struct, frozen=True):
 
     ``exit_code`` and ``message`` come from the last engine; they are None and "" if that engine died suddenly. For a
     running engine, ``message`` describes what blocks its work.
+
+    ``starting``: whether the running engine has sent no heartbeat since it recorded its start. Until the events name
+    ``pid``, they describe an earlier engine.
     """
 
     running: bool
@@ -66,6 +69,7 @@ class Liveness(Struct, frozen=True):
     heartbeat_age_s: float | None
     exit_code: int | None = None
     message: str = ""
+    starting: bool = False
 
     @property
     def stall(self) -> str | None:
@@ -160,7 +164,8 @@ def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) ->
     age = None if beat is None or earlier else max(0.0, time.time() - beat.time)
     if running:
         trouble = holder.message if holder is not None and holder.exit_code is None else ""
-        return Liveness(True, holder.pid if holder is not None else None, age, None, trouble)
+        starting = earlier or (beat is not None and beat.note == STARTING)
+        return Liveness(True, holder.pid if holder is not None else None, age, None, trouble, starting)
     if holder is None:
         return Liveness(False, None, age)
     words = holder.message if holder.exit_code is not None else ""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from engine.session.budget import elapsed_s
 from engine.session.state.session_state import SessionState
 from engine.session.store import Liveness, SessionReader, engine_liveness
+from tui.view.model import precedes_engine
 from tui.view.next_steps import how_it_ended
 from tui.view.results import Results, results_of
 from tui.view.source import Limits, argument_of, limits_of
@@ -21,9 +22,10 @@ class SessionResults(NamedTuple):
 
 
 def liveness_of(reader: SessionReader, state: SessionState) -> Liveness:
-    """Return whether an engine is running, and record in ``state`` whether the newest engine died."""
+    """Return whether an engine is running, and record in ``state`` whether the newest engine in the events died."""
     live = engine_liveness(reader.paths, reader)
-    state.died = not live.running and state.engine is not None and state.engine.stopped is None
+    runs = live.running and not precedes_engine(state, live.pid, live.starting)
+    state.died = not runs and state.engine is not None and state.engine.stopped is None
     return live
 
 
@@ -32,16 +34,17 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
     live = liveness_of(reader, state)
     created = limits_of(reader.paths)
     engine = state.engine
+    starts = live.running and precedes_engine(state, live.pid, live.starting)
     results = results_of(
         state,
         reader.paths.directory,
-        elapsed_s(state, reader.engine_now() if live.running else reader.last_moment(state)),
+        elapsed_s(state, reader.engine_now() if live.running and not starts else reader.last_moment(state)),
         tolerance=created.tolerance,
         torch_compile=created.torch_compile,
         pending=live.running,
         died=not live.running and engine is not None,
     )
-    doing = "paused" if state.paused else "searching"
+    doing = "starting" if starts else "paused" if state.paused else "searching"
     words = f"{doing}, engine pid {live.pid}" if live.running else "no engine has run yet"
     if live.stall is not None:
         words = f"STALLED, {live.stall.rstrip('.')}"
