@@ -659,6 +659,25 @@ async def test_an_undo_that_fails_changes_nothing_that_can_be_undone(open_monito
         await sends("z", requests.Resume())
 
 
+async def test_undo_waits_for_the_answer_to_the_last_request(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        await monitor.press("b")
+        await monitor.until(lambda: len(engine.commands()) == 1, "the pin")
+        engine.answer(ev.NodePinned(node=best))
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("P", "z")
+        await monitor.until_shown("The engine has not answered your last request yet: pausing the search.")
+        await monitor.until(lambda: bool(monitor.app.model.pending), "the pause")
+        assert len(engine.commands()) == 2, "the pin stays"
+        engine.answer(ev.SearchPaused())
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 3, "the undo")
+        assert engine.commands()[-1] == requests.Resume()
+
+
 async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")

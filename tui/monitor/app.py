@@ -290,6 +290,7 @@ class MonitorApp(App[int]):
 
     def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         """Send a plan's request and mark its row as pending. ``then`` runs once the request is sent."""
+        self.history.sent(plan)
         task = asyncio.create_task(self._send(plan, then))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -263,13 +263,21 @@ def _count(number: int, noun: str) -> str:
 class History(Struct):
     """The requests that the user can undo and redo, oldest first. Only the engine's answers change the history.
 
-    An undo or redo skips steps whose undo or redo is still unanswered.
+    An undo or redo skips steps whose undo or redo is still unanswered. While a new request is unanswered, nothing can
+    be undone, because undo takes the user's last request.
     """
 
     _steps: list[Step] = field(default_factory=list)
+    _awaited: list[Plan] = field(default_factory=list)
+
+    def sent(self, plan: Plan) -> None:
+        """Record that the user made the plan's request."""
+        if plan.step is None:
+            self._awaited.append(plan)
 
     def answered(self, plan: Plan, handled: CommandHandled) -> None:
         """Record whether the engine carried out the plan."""
+        self._forget(plan)
         if plan.step is not None:
             plan.step.in_flight = False
             plan.step.undone ^= handled.ok
@@ -286,8 +294,12 @@ class History(Struct):
 
     def unanswered(self, plan: Plan) -> None:
         """Record that no engine received the plan's request, or that the engine ended before answering."""
+        self._forget(plan)
         if plan.step is not None:
             plan.step.in_flight = False
+
+    def _forget(self, plan: Plan) -> None:
+        self._awaited = [one for one in self._awaited if one is not plan]
 
     @property
     def undoes(self) -> bool:
@@ -298,8 +310,12 @@ class History(Struct):
         """Return the plan that undoes the last request. Raises Refused if there is nothing to undo.
 
         If the last request cannot be undone, the refusal says why. The next call then undoes the last request that can
-        be undone.
+        be undone. If the engine has not answered the user's last request yet, the refusal says so.
         """
+        if self._awaited:
+            last = self._awaited[-1]
+            what = f"{last.text}{f' {last.node}' if last.node is not None else ''}"
+            raise Refused(f"The engine has not answered your last request yet: {what}. Press z again after its answer.")
         for step in reversed(self._steps):
             if step.undone or step.in_flight:
                 continue
