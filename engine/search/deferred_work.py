@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from engine.evaluation.evaluator import EvaluationError
@@ -112,13 +112,15 @@ class Owed:
             self._context.journal.post(LogLine(level="info", text=text))
 
     def cut_off_compile(self, why: str) -> None:
-        """Cancel a running measurement of ``torch.compile``, and log the reason ``why``. The search repeats the
-        measurement after a resume with more time.
+        """Cancel a running measurement of ``torch.compile``, and log the reason ``why``. If no work is running, log
+        which baselines are missing instead. After a resume with more time, the search measures them.
         """
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
             text = stopped_work(job.what, why)
             self._context.journal.post(LogLine(level="info", text=text))
+        elif not self.busy:
+            self._tell_skipped(self._baselines(), "budget", self.overrun_left_s)
 
     @property
     def overrun_left_s(self) -> float:
@@ -187,16 +189,19 @@ class Owed:
 
     def start_any(self) -> None:
         """Start one job of deferred work, if the turn has time for any. Work that decides which kernel is best comes
-        first, but does not use the time reserved for ``torch.compile``.
+        first, but second verdicts do not use the time that ``torch.compile`` needs.
         """
         worthwhile = self._left_s() - self.compile_reserve_s >= LEAST_S
+        doubtful = self._doubtful_bests() if worthwhile else []
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif worthwhile and (doubtful := self._doubtful_bests()):
+        elif doubtful and self._spares_time():
             self._start(self._judge_again(doubtful[0]), f"judging {doubtful[0].id} again")
         elif names := self._affordable_baselines():
             self._start(self._compile(names[0]), timing_compile(names[0]), compiles=True, uses_spare=True)
+        elif doubtful:
+            self._start(self._judge_again(doubtful[0]), f"judging {doubtful[0].id} again")
         elif again := self._disturbed_baselines():
             self._start(self._compile_again(again[0]), f"{timing_compile(again[0])} again", compiles=True)
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
@@ -248,12 +253,24 @@ class Owed:
             left_s, whose = self.overrun_left_s, "budget"
         if left_s >= self._expected_compile_s:
             return names
+        self._tell_skipped(names, whose, left_s)
+        return []
+
+    def _tell_skipped(self, names: Sequence[str], whose: str, left_s: float) -> None:
+        """Log once that there is no time for the baselines of ``names``."""
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)
                 text = skipped_compile(name, self._expected_compile_s, whose, left_s)
                 self._context.journal.post(LogLine(level="info", text=text))
-        return []
+
+    def _spares_time(self) -> bool:
+        """Return whether the time budget has time for a second verdict besides all missing baselines.
+
+        The first baseline may take long, because it fills the compiler's caches.
+        """
+        needed_s = max(self._compile_s, default=2 * COMPILE_GUESS_S) * len(self._baselines())
+        return needed_s == 0.0 or self.overrun_left_s - needed_s >= LAST_S
 
     def _has_verdict(self, problem: str) -> bool:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))

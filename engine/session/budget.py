@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 RESERVE_SHARE = 0.25
 """Maximum share of the time budget to reserve for measurements after the last round."""
+SHORT_RESERVE_SHARE, SHORT_RESERVE_S = 0.4, 120.0
+"""Maximum share of a short time budget to reserve, and the seconds up to which this share applies. On a slow machine,
+``torch.compile`` takes longer than ``RESERVE_SHARE`` of a budget of a few minutes.
+"""
 OVERRUN_SHARE = 0.1
 """Longest overrun of deferred work past the time budget, as a share of the budget."""
 LEAST_OVERRUN_S = 10.0
@@ -32,13 +36,18 @@ class Budget(Struct, frozen=True):
         return max(LEAST_OVERRUN_S, OVERRUN_SHARE * 60.0 * (self.minutes or 0.0))
 
     def left_s(self, elapsed_s: float, reserve_s: float = 0.0) -> float:
-        """Return the seconds left after ``elapsed_s`` and a reserve of at most ``RESERVE_SHARE`` of the time budget.
-        Without a time budget, the result is infinite.
+        """Return the seconds left after ``elapsed_s`` and a reserve of at most ``most_reserved_s``. Without a time
+        budget, the result is infinite.
         """
         if self.minutes is None:
             return float("inf")
-        whole = self.minutes * 60.0
-        return whole - min(reserve_s, whole * RESERVE_SHARE) - elapsed_s
+        return self.minutes * 60.0 - min(reserve_s, most_reserved_s(self.minutes)) - elapsed_s
+
+
+def most_reserved_s(minutes: float) -> float:
+    """Return the maximum seconds of a budget of ``minutes`` to reserve for measurements after the last round."""
+    whole_s = minutes * 60.0
+    return max(RESERVE_SHARE * whole_s, min(SHORT_RESERVE_SHARE * whole_s, SHORT_RESERVE_S))
 
 
 def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget:

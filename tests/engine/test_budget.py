@@ -117,4 +117,6 @@ def test_a_reserve_is_kept_back_but_never_most_of_the_budget() -> None:
     budget = Budget(minutes=2.0, rounds=4)
     assert budget.left_s(100.0) == 20.0
     assert budget.left_s(100.0, reserve_s=15.0) == 5.0
-    assert budget.left_s(0.0, reserve_s=1e6) == 90.0
+    assert budget.left_s(0.0, reserve_s=1e6) == 72.0
+    assert Budget(minutes=6.0, rounds=4).left_s(0.0, reserve_s=1e6) == 240.0
+    assert Budget(minutes=60.0, rounds=4).left_s(0.0, reserve_s=1e6) == 2700.0

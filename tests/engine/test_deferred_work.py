@@ -247,6 +247,34 @@ async def test_kernels_are_judged_after_the_last_model_call_of_a_turn(context_of
     assert context.state.problems["a"].turn_end == "time"
 
 
+@pytest.mark.parametrize(("minutes", "first"), [(10.0, "judging v1 again"), (1.0, "timing torch.compile on a")])
+async def test_near_the_end_of_the_budget_torch_compile_comes_before_second_verdicts(
+    context_of: ContextOf, minutes: float, first: str
+) -> None:
+    unsure = replace(verdict(2.0), speedup_low=1.0, speedup_high=3.0)
+    context = context_of(ev.VerdictGiven(variant="v1", verdict=unsure), ago_s=60.0)
+    context.state.minutes, context.ending = minutes, "budget"
+    owed = owed_of(context)
+    owed.start_any()
+    await asyncio.sleep(CLEANUP_S / 10)
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    assert context.state.log[0][1].text == f"{ev.NEARLY_USED_UP}{first}"
+    while owed.busy:
+        owed.cut_off_compile()
+        await asyncio.sleep(CLEANUP_S / 10)
+
+
+async def test_after_the_budget_the_log_names_each_missing_torch_compile(context_of: ContextOf) -> None:
+    context = context_of(ago_s=60.0)
+    context.state.minutes = 0.5
+    owed = owed_of(context)
+    for _ in range(2):
+        owed.cut_off_compile()
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    assert len(context.state.log) == 2, "each baseline once"
+    assert "takes about 20 s; the budget has 0 s left for it" in context.state.problems["a"].compile_skipped
+
+
 async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyond_the_budget(
     context_of: ContextOf,
 ) -> None:

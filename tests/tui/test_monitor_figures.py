@@ -14,6 +14,7 @@ from rich.console import Console
 
 from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
+from engine.session.records.skipped_compile import skipped_compile
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState, fold
@@ -24,6 +25,7 @@ from tests.commandline import KernelTui
 from tests.patience import PATIENCE_S
 from tests.tui.conftest import NOW, monitor_of
 from tui.cli.saved.session_results import session_results
+from tui.console.tables import print_results
 from tui.headless.progress import LiveTable
 from tui.monitor.panes.devices import device_lines
 from tui.monitor.panes.status import news_of, status_line
@@ -34,7 +36,9 @@ from tui.text.runoff_text import why_new_best
 from tui.text.story import Story, fold_with_story
 from tui.view.activity import activity_of, now_of
 from tui.view.model import Link, Model
+from tui.view.next_steps import words_to_time_compile
 from tui.view.over_time.progress import shares_done
+from tui.view.results import results_of
 from tui.view.session_figures import read_figures
 from tui.view.source import Limits, SessionSource, Update
 
@@ -277,6 +281,29 @@ def test_the_status_names_each_step_of_a_resumed_engine(session: SessionPaths) -
     opening = ev.StartupStep(step="problem", problem=first, number=2, count=2)
     assert apply(opening).startswith(f"Opening problems 2/2: reopening {first}")
     assert "pening" not in apply(ev.StartupStep(step="done"))
+
+
+def test_after_the_budget_the_table_says_how_to_time_torch_compile(
+    session: SessionPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    name = next(iter(state.problems))
+    state.problems[name].baselines.pop("compile", None)
+
+    def words() -> str:
+        results = results_of(state, session.directory, 290.0)
+        print_results(results, words_to_time_compile(state, session, results))
+        return capsys.readouterr().out
+
+    assert "To time torch.compile" not in words(), "the search is still running"
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.BudgetChanged(minutes=5.0)))
+    state.apply(ev.Recorded(state.seq + 2, NOW, ev.LogLine(level="info", text=skipped_compile(name, 40, "budget", 3))))
+    state.apply(ev.Recorded(state.seq + 3, NOW, ev.EngineStopped(reason="budget", message="time budget used up")))
+    said = words()
+    missing = sum("compile" not in one.baselines for one in state.problems.values())
+    assert "no torch.compile time: it takes about 40 s; the budget has 3 s left for it" in said
+    assert f"--minutes {5 + max(2, missing)}" in said.replace("\n", " ")
 
 
 def test_the_search_time_stands_until_a_new_engine_has_recorded_its_start(session: SessionPaths) -> None:

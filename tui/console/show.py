@@ -43,11 +43,15 @@ PRINTED_LINES = 50_000
 """Maximum number of source lines printed. ``--json`` prints longer sources in full."""
 
 
-def show_session(state: SessionState, results: Results, head: str, argument: str, *, full: bool) -> None:
-    """Print the results, then each problem's rounds. ``argument`` names the session on the command line."""
+def show_session(
+    state: SessionState, results: Results, head: str, argument: str, *, full: bool, to_time_compile: str = ""
+) -> None:
+    """Print the results, then each problem's rounds. ``argument`` names the session on the command line.
+    ``to_time_compile`` says how to get missing torch.compile times.
+    """
     echo(head)
     if results.problems:
-        print_results(results)
+        print_results(results, to_time_compile)
     _print_models(state)
     if full:
         print_rounds(state, results.tolerance)

@@ -124,8 +124,10 @@ def _least_width(table: Table) -> int:
     return sum((width if whole else min(width, _LEAST_PROSE)) + 3 for whole, width in widest)
 
 
-def print_results(results: Results) -> None:
-    """Print the final table, the files of the best kernels, and remarks."""
+def print_results(results: Results, to_time_compile: str = "") -> None:
+    """Print the final table, the files of the best kernels, and remarks. ``to_time_compile`` says how to get missing
+    torch.compile times.
+    """
     out = console()
     caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(
         _differs(row.speedup, row.eager_ms, row.best_ms) for row in results.problems
@@ -150,6 +152,8 @@ def print_results(results: Results) -> None:
         if row.remark:
             print_prose(out, f"{row.problem}: {one_line(row.remark)}")
     _print_without_compile(out, results.problems)
+    if to_time_compile:
+        print_prose(out, to_time_compile)
 
 
 def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:

@@ -23,7 +23,7 @@ from tui.console.echo import echo
 from tui.text.program import program
 from tui.text.waiting import WaitLines
 from tui.view.activity import owed_of
-from tui.view.next_steps import seeding_words
+from tui.view.next_steps import seeding_words, words_to_time_compile
 from tui.view.prompts import PromptLines
 from tui.view.results import Results, results_of
 from tui.view.source import argument_of, limits_of
@@ -140,7 +140,7 @@ def _ended(
         from tui.console.tables import print_results
 
         if any(row.eager_ms is not None for row in results.problems):
-            print_results(results)
+            print_results(results, words_to_time_compile(state, paths, results))
     live = engine_liveness(paths, reader)
     if live.exit_code is None and not paths.exists:
         _say_end(

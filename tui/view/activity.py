@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from operator import itemgetter
 
-from engine.session.budget import RESERVE_SHARE
+from engine.session.budget import most_reserved_s
 from engine.session.records.events import BY_HAND, NEARLY_USED_UP, StopReason
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -294,7 +294,7 @@ def final_measurement_of(model: Model) -> str | None:
         return None
     at, newest = state.log[-1]
     left_s = 60 * minutes - model.search_seconds()
-    is_reserved = at >= state.engine.started_at and left_s <= RESERVE_SHARE * 60 * minutes
+    is_reserved = at >= state.engine.started_at and left_s <= most_reserved_s(minutes)
     if not is_reserved or not newest.text.startswith(NEARLY_USED_UP):
         return None
     return f"the time left is reserved for final measurements: {newest.text.removeprefix(NEARLY_USED_UP)}"

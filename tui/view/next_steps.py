@@ -6,35 +6,39 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.session.budget import RESERVE_SHARE, budget_of, elapsed_s
+from engine.session.budget import budget_of, elapsed_s, most_reserved_s
 from engine.session.records.events import LARGER_LIMIT
 from engine.session.records.requests import ChangeBudget
 from engine.session.store import SessionPaths, SessionReader, SessionSummary
 from tui.text.narration import turn_end_words
 from tui.text.program import program
 from tui.view.activity import unwritable
-from tui.view.source import Limits, argument_of, limits_of
+from tui.view.source import Limits, argument_of, limits_now, limits_of
 
 if TYPE_CHECKING:
     from engine.session.state.session_state import SessionState
     from tui.view.model import Model
+    from tui.view.results import Results
 
 
 TOO_SHORT = "the rest is too short for another kernel"
 """Reason why a search ends before its minutes are used up."""
+
+_LEAST_MORE_MINUTES = 2
+"""Minimum number of minutes to add for a missing torch.compile time. On a slow machine, a time takes about a minute."""
 
 
 def minutes_needed(minutes: float | None, search_s: float, *, by_time: bool) -> float | None:
     """Return the value that a new time limit must exceed, or None if a resume needs no new limit.
 
     ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_time`` says
-    whether the time budget ended the last engine run. An engine reserves up to ``RESERVE_SHARE`` of this budget for its
-    final measurements.
+    whether the time budget ended the last engine run. An engine reserves a part of this budget for its final
+    measurements.
     """
     if minutes is None:
         return None
     left_s = minutes * 60 - search_s
-    if left_s > (RESERVE_SHARE * minutes * 60 if by_time else 0.0):
+    if left_s > (most_reserved_s(minutes) if by_time else 0.0):
         return None
     return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # Work in flight may have overrun the limit.
 
@@ -248,6 +252,22 @@ def _above(used: float) -> int:
     whole = math.floor(used)
     step: int = 10 ** max(0, len(str(whole)) - 2)
     return (whole // step + 1) * step
+
+
+def words_to_time_compile(state: SessionState, paths: SessionPaths, results: Results) -> str:
+    """Say how to get the missing torch.compile times after the end of the time budget, or return "" if no resumed
+    engine would measure them.
+    """
+    engine, created = state.engine, limits_of(paths)
+    if engine is None or not engine.stopped_by_time or state.takes_turns or not created.torch_compile:
+        return ""
+    missing = [row for row in results.problems if row.eager_ms is not None and row.compile_ms is None]
+    missing = [row for row in missing if "compile" not in state.problems[row.problem].baselines]
+    if not missing:
+        return ""
+    used = max(limits_now(state, created).minutes or 0.0, results.seconds / 60)
+    more = _option("minutes", float(math.ceil(used) + max(_LEAST_MORE_MINUTES, len(missing))))
+    return f"To time torch.compile: {program()} resume {argument_of(paths)} {more}"
 
 
 def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:

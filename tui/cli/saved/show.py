@@ -64,10 +64,12 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
     from tui.console.show import show_session
     from tui.text.format import clock
     from tui.text.glyphs import not_judged_words
+    from tui.view.next_steps import words_to_time_compile
 
     judged = ", ".join(filter(None, [f"{state.verdicts} verdicts", not_judged_words(state)]))
     head = f"{reader.paths.name}: {clock(results.seconds)} search time, {judged}; {words}"
-    show_session(state, results, head, argument, full=full)
+    more = words_to_time_compile(state, reader.paths, results)
+    show_session(state, results, head, argument, full=full, to_time_compile=more)
 
 
 def _show_problem(reader: SessionReader, state: SessionState, name: str, *, full: bool, as_json: bool) -> None:

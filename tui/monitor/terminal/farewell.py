@@ -7,7 +7,7 @@ from tui.text import format as fmt
 from tui.text.program import program
 from tui.text.sanitize import clean_lines
 from tui.view.model import Model
-from tui.view.next_steps import resume_command
+from tui.view.next_steps import resume_command, words_to_time_compile
 from tui.view.source import ALIVE
 
 
@@ -17,16 +17,15 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
         from tui.console.tables import print_results
         from tui.view.results import results_of
 
-        print_results(
-            results_of(
-                model.state,
-                paths.directory,
-                model.search_seconds(),
-                tolerance=model.limits.tolerance,
-                torch_compile=model.limits.torch_compile,
-                pending=model.link.kind in ALIVE,
-            )
+        results = results_of(
+            model.state,
+            paths.directory,
+            model.search_seconds(),
+            tolerance=model.limits.tolerance,
+            torch_compile=model.limits.torch_compile,
+            pending=model.link.kind in ALIVE,
         )
+        print_results(results, words_to_time_compile(model.state, paths, results))
     print("\n".join(clean_lines(parting_words(model))))
 
 
