@@ -46,7 +46,7 @@ class OnDevice(TorchFunctionMode):
 
 @contextlib.contextmanager
 def defaults_kept() -> Iterator[None]:
-    """Keep a problem file's settings from affecting other files: afterwards, restore PyTorch's default dtype and
+    """Keep a problem file's settings from affecting other files: afterward, restore PyTorch's default dtype and
     gradient mode, and reset the default device.
     """
     dtype, has_gradients = torch.get_default_dtype(), torch.is_grad_enabled()

@@ -4,7 +4,7 @@ Import MODULE, then call its ``main()``.
 
 PyTorch's import creates 170,000 permanent objects. Without this module, the garbage collector scans them repeatedly.
 The scans take a tenth of the import time. Later, each full collection takes 70 ms, possibly while the judge times a
-reference. Therefore the collector is off during the import and ignores these objects afterwards. The process exits
+reference. Therefore the collector is off during the import and ignores these objects afterward. The process exits
 without freeing them, which saves half a second.
 """
 

@@ -54,9 +54,9 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     ``best`` maps each problem with a correct kernel to the speedup over eager, and ``uncertain`` lists problems with an
     uncertain speedup. ``tolerance`` applies to all kernels. ``created`` is in Unix seconds. ``note`` says why the
     engine stopped or stalled, or why the session is unreadable. ``search_s`` is the time that counts toward the budget.
-    ``minutes`` is the time limit that a person set to replace the config's limit. ``stopped`` is the reason why the last
-    engine stopped. ``by_budget``: the last engine stopped because it reached a budget limit. ``paused``: a person paused
-    the running search.
+    ``minutes`` is the time limit that a person set to replace the config's limit. ``stopped`` is the reason why the
+    last engine stopped. ``by_budget``: the last engine stopped because it reached a budget limit. ``paused``: a person
+    paused the running search.
     """
 
     name: str

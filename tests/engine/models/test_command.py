@@ -164,7 +164,7 @@ async def test_a_program_tells_what_its_call_cost(
         ("yes error | head -c 9000000 >&2; exit 1", "program", "exit code 1: ..."),
         ("while true; do echo thinking >&2; done", "timeout", "did not finish within 1 s"),
         ("exec yes", "broken_reply", "the reply exceeds 64 MiB"),
-        ("echo reply; echo 'kernel-tui-usage: {}' >&2", "broken_reply", "the line kernel-tui-usage: on stderr"),
+        ("echo reply; echo 'kernel-tui-usage: {}' >&2", "broken_reply", "the kernel-tui-usage: line on stderr"),
         (
             f"echo reply; echo '{USAGE}, \"tokens\": 1}}' >&2",
             "broken_reply",

@@ -199,7 +199,7 @@ def print_json(value: object) -> None:
 
 @contextlib.contextmanager
 def scratch_path(command: str) -> Iterator[Path]:
-    """Yield a unique temporary path and delete it afterwards.
+    """Yield a unique temporary path and delete it afterward.
 
     The caller creates the directory on first use, so that a command killed early leaves nothing behind.
     """

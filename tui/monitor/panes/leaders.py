@@ -53,10 +53,10 @@ class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
         "Here, '+3%' means 3% slower than the winner, and 'tied' means no measurable difference. The star marks the "
-        "best kernel: the first one or, if its speedup is uncertain, the fastest tied one whose speedup is not. A "
-        "kernel in the last runoff shows the best kernel's speedup and ms, scaled by the runoff. Other kernels show "
-        f"figures that an earlier runoff scaled ('{EARLIER}'), or those of their own verdicts ('{OWN}'). The latter "
-        "are dim if they look better than the best kernel's. Where space is short, "
+        "best kernel: the first one or, if its speedup is uncertain, the fastest tied one whose speedup is not. For a "
+        "kernel in the last runoff, speedup and time are the best kernel's, scaled by the ratio of their times in the "
+        f"runoff. Other kernels show figures that an earlier runoff scaled ('{EARLIER}'), or those of their own "
+        f"verdicts ('{OWN}'). The latter are dim if they look better than the best kernel's. Where space is short, "
         f"'{KERNELBENCH.mark}' means '{KERNELBENCH.words}', and '{SIZES.mark}' means '{SIZES.words}'."
     )
 
