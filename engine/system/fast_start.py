@@ -4,8 +4,8 @@ Import MODULE, then call its ``main()``.
 
 PyTorch's import creates 170,000 permanent objects. Without this module, the garbage collector scans them repeatedly.
 The scans take a tenth of the import time. Later, each full collection takes 70 ms, possibly while the judge times a
-reference. Therefore the collector is off during the import and ignores these objects afterward. The process exits
-without freeing them, which saves half a second.
+reference. This module therefore turns the collector off during the import and makes it ignore these objects afterward.
+The process exits without freeing them, which saves half a second.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _TRITON = (
     "Choose a non-obvious decomposition of the work: different block shapes, a different loop order, or several rows "
     f"or tiles per program. {_KEEPING}",
     "Aim for memory-level parallelism: larger blocks, a larger `num_stages`, and loads well before their use.",
-    "Aim for occupancy and balance: smaller blocks, another `num_warps`, and a grid that fills every SM in whole "
+    "Aim for occupancy and balance: smaller blocks, different `num_warps`, and a grid that fills every SM in whole "
     "waves.",
     "Let `@triton.autotune` choose among at most eight configurations that differ in block shape, `num_warps` and "
     "`num_stages`.",

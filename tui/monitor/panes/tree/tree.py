@@ -34,8 +34,8 @@ class SearchTree(LineWidget):
         "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). A runoff times the leaders side "
         "by side and determines which kernel is the best (the star). For a kernel that a runoff timed, speedup and "
         "time are the best kernel's, scaled by the ratio of their times. Other kernels show the figures of their own "
-        "verdicts. These figures are dim if they look better than the best kernel's. In that case, 'no runoff with v7' means that no "
-        "runoff timed the kernel side by side with v7, the best kernel. "
+        "verdicts. These figures are dim if they look better than the best kernel's. In that case, "
+        "'no runoff with v7' means that no runoff timed the kernel side by side with v7, the best kernel. "
         f"'{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel is the best. "
         "A round's speedup is that of its leader."
     )
