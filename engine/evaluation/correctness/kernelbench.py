@@ -154,7 +154,7 @@ class SecondOpinion:
             spent_s += time.perf_counter() - started
             if spent_s > problem.policy.correctness.kernelbench_s:
                 break
-        passed = f"{tried} of {rules.TRIALS} trials passed before the time limit"
+        passed = f"the time limit allowed only {tried} of {rules.TRIALS} trials, and all of these passed"
         passed = passed if tried < rules.TRIALS else f"{tried} trials passed"
         return KernelBenchVerdict("correct", f"{passed}, atol = rtol = {tolerance:g}")
 
