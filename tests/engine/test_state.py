@@ -540,6 +540,34 @@ def test_kernels_at_work_are_told_apart_from_those_that_wait() -> None:
     assert kernels_at_work(state) == "1 timing, 1 building, 1 waiting, 2 queued"
 
 
+def test_kernels_left_over_from_a_finished_turn_stay_so_after_a_resume() -> None:
+    started = ev.EngineStarted(pid=1, host="", version="", resumed=True, devices=(), sandbox="")
+    state = fold(
+        recorded(
+            replace(started, resumed=False),
+            problem_added("softmax"),
+            problem_added("gelu"),
+            ev.TurnStarted(problem="softmax", minutes=1.0),
+            proposed("i1", 0, None),
+            written("v1", "i1", 0, None),
+            ev.TurnEnded(problem="softmax", reason="time"),
+            ev.TurnStarted(problem="gelu", minutes=1.0),
+            proposed("i2", 0, None, "gelu"),
+            written("v2", "i2", 0, None, "gelu"),
+            written("v3", "i2", 0, None, "gelu"),
+            ev.VariantStage(variant="v3", stage="timing"),
+        )
+    )
+    left, queued, timed = (state.variants[name] for name in ("v1", "v2", "v3"))
+    stopped = ev.EngineStopped(reason="stopped", message="")
+    for event in (stopped, started, stopped):
+        state.apply(Recorded(state.seq + 1, 1000.0 + state.seq + 1, event))
+        assert state.is_left_over(left) and not state.awaits_resume(left)
+        assert state.at_work() == [queued, timed]
+        assert state.awaits_resume(queued) == state.awaits_resume(timed) == (event is stopped)
+    assert timed.stage == "queued"
+
+
 def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
     found = DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4)
     measured = replace(found, bandwidth_gbs=20.0, peak_gflops=100.0)

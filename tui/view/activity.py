@@ -250,7 +250,9 @@ def baseline_beside(model: Model) -> ProblemState | None:
         return None
     if any(one.stage not in ("queued", "waiting") for one in flight):
         return None
-    if 0 <= model.now() - max(one.stage_since for one in flight) < BETWEEN_KERNELS_S or _possible_runoffs(state):
+    began = state.engine.started_at if state.engine is not None else 0.0
+    waited_s = model.now() - max(began, *(one.stage_since for one in flight))
+    if 0 <= waited_s < BETWEEN_KERNELS_S or _possible_runoffs(state):
         return None
     for one in state.problems.values():
         judged = any(state.variants[name].verdict is not None for name in one.variants)

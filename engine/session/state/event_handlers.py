@@ -42,7 +42,9 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
     if event.devices:  # The list is empty if the engine ended before it looked for devices.
         state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
     for variant in state.in_flight():
-        variant.stage, variant.stage_since = "queued", time
+        # ``is_left_over`` compares the time at which a kernel was queued with the end of its problem's turn.
+        if variant.stage != "queued":
+            variant.stage, variant.stage_since = "queued", time
 
 
 def _with_peaks(device: DeviceFact, before: DeviceFact | None) -> DeviceFact:
