@@ -28,10 +28,11 @@ from tui.cli.saved.session_results import session_results
 from tui.console.tables import print_results
 from tui.headless.progress import LiveTable
 from tui.monitor.panes.devices import device_lines
-from tui.monitor.panes.status import news_of, status_line
+from tui.monitor.panes.status import news_of, notice_of, status_line
 from tui.monitor.screens.picker import entry
 from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words
+from tui.text.glyphs import stage_words
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story, fold_with_story
 from tui.view.activity import activity_of, now_of
@@ -353,6 +354,35 @@ def test_kernels_stay_interrupted_until_a_new_engine_has_recorded_its_start(
     state.apply(ev.Recorded(state.seq + 1, NOW, began))
     model.take(Update(link=Link("live", pid=5)))
     assert f"0 running 0 waiting {len(state.in_flight())} queued" in shown()
+
+
+def test_a_resume_continues_with_kernels_that_are_not_pruned(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    model = Model(SessionSource(session, read_only=True, clock=lambda: NOW), state=state, opened=True)
+    flight = state.in_flight()
+    count = len(flight)
+    stopped = ev.EngineStopped(reason="stopped", message="")
+
+    def shown() -> tuple[str, str]:
+        notice = notice_of(model)
+        assert notice is not None and f"{count} kernels not judged" in notice.text
+        lines = device_lines(model, monochrome(), 120, ascii_only=False)
+        (last,) = [one.text.strip() for one in lines if "not judged" in one.text]
+        return notice.aside, last
+
+    state.apply(ev.Recorded(state.seq + 1, NOW, stopped))
+    model.take(Update(link=Link("ended")))
+    assert shown() == ("A resume continues with these kernels.", f"{count} kernels not judged; a resume continues")
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.NodePruned(node=flight[0].id)))
+    assert shown() == (
+        f"A resume continues with {count - 1} of these kernels.",
+        f"{count} kernels not judged; a resume continues with {count - 1}",
+    )
+    assert stage_words(state, flight[0]) == "not judged" and not state.awaits_resume(flight[0])
+    for problem in {one.problem for one in flight}:
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.NodePruned(node=problem)))
+    assert shown() == ("", f"{count} kernels not judged")
 
 
 def test_a_monitor_opened_before_a_new_engine_has_recorded_its_start_shows_interrupted_kernels(

@@ -63,7 +63,7 @@ def stage_words(state: SessionState, variant: VariantState) -> str:
     A kernel is ``not judged`` if the search, the problem's turn or the engine ended first. If the engine ended during
     the evaluation, the kernel is ``interrupted``.
     """
-    if state.is_left_over(variant):
+    if state.is_left_over(variant) or (state.is_pruned(variant.id) and state.at_rest and variant.id in state.flight):
         return "not judged"
     if state.is_interrupted(variant):
         return "interrupted"

@@ -242,9 +242,11 @@ class SessionData(Struct):
 
     def awaits_resume(self, variant: VariantState) -> bool:
         """Return whether the engine stopped or died before the judge evaluated the kernel. A resumed engine evaluates
-        it.
+        it, unless the kernel is pruned.
         """
-        return self.at_rest and variant.id in self.flight and not self.is_left_over(variant)
+        if not self.at_rest or variant.id not in self.flight:
+            return False
+        return not self.is_left_over(variant) and not self.is_pruned(variant.id)
 
     def is_interrupted(self, variant: VariantState) -> bool:
         """Return whether the engine stopped or died during the kernel's evaluation. After a resume, the engine repeats
@@ -254,11 +256,15 @@ class SessionData(Struct):
 
     def not_judged(self, problem: str | None = None) -> int:
         """Return the number of kernels, of all problems or of one, that the judge did not evaluate before the newest
-        engine stopped or died. Return 0 while an engine is running.
+        engine stopped or died. Return 0 while an engine is running. The number includes pruned and leftover kernels.
         """
         if not self.at_rest:
             return 0
         return sum(problem in (None, self.variants[name].problem) for name in self.flight)
+
+    def left_to_resume(self) -> int:
+        """Return the number of kernels that a resumed engine evaluates. Return 0 while an engine is running."""
+        return sum(map(self.awaits_resume, self.in_flight()))
 
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Return the speedup over eager of the round's leader, from its verdict."""

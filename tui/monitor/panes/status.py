@@ -294,7 +294,7 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine != "stopped" or engine is None:
         return None
     without = f", {words}" if (words := not_judged_words(model.state)) else ""
-    judges = "A resume continues with these kernels." if model.state.at_work() else ""
+    judges = _resumed_words(model)
     if engine.stopped == "budget":
         return Notice(f"Budget used up{without}. {more}", False, " ".join(filter(None, [judges, _why_early(model)])))
     if engine.stopped == "stopped":
@@ -306,6 +306,13 @@ def notice_of(model: Model) -> Notice | None:
         how = one_line(engine.message.partition(";")[0], 160)
         return Notice(f"{how[:1].upper()}{how[1:]}{without}. {again}", False, judges)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
+
+
+def _resumed_words(model: Model) -> str:
+    """Say how many of the kernels that are not judged a resume continues with, or return "" if there are none."""
+    left, not_judged = model.state.left_to_resume(), model.state.not_judged()
+    which = "these kernels" if left == not_judged else f"{left} of these kernels"
+    return f"A resume continues with {which}." if left else ""
 
 
 def _why_early(model: Model) -> str:

@@ -238,7 +238,9 @@ class RowLines:
     def _tally(self, problem: str, round_: RoundState) -> str:
         state = self.model.state
         variants = [state.variants[name] for name in round_.variants]
-        left = sum(state.is_left_over(variant) or state.awaits_resume(variant) for variant in variants)
+        left = sum(
+            state.is_left_over(variant) or (state.at_rest and variant.id in state.flight) for variant in variants
+        )
         running = sum(variant.stage is not None for variant in variants) - left
         judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
         parts = [f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"] if judged else []
