@@ -199,11 +199,16 @@ class Model(Struct):
         """
         if self.link.kind not in ("live", "stalled"):
             return False
-        return self.state.starts == self._ended_starts or precedes_engine(self.state, self.link.pid, self.link.is_new)
+        return self.state.starts == self._ended_starts or precedes_engine(
+            self.state, self.link.pid, self.link.started, self.link.is_new
+        )
 
 
-def precedes_engine(state: SessionState, pid: int | None, is_new: bool) -> bool:
-    """Return whether the events still describe an engine before the running engine ``pid``. ``is_new``: whether the
+def precedes_engine(state: SessionState, pid: int | None, started: float, is_new: bool) -> bool:
+    """Return whether the events still describe an engine before the running engine ``pid``. In a container, both engines
+    may have the same pid, but only the earlier engine recorded a start before the running engine took the lock.
+
+    ``started``: the time at which the running engine took the lock, by the engine's clock. ``is_new``: whether the
     running engine may not have recorded its start yet.
     """
-    return is_new and state.engine is not None and state.engine.pid != pid
+    return is_new and state.engine is not None and (state.engine.pid != pid or state.engine.started_at < started)

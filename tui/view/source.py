@@ -49,7 +49,8 @@ class Link(Struct, frozen=True):
     when, and what to do. ``ended``: no engine is running, and the events say how the last engine ended. ``gone``: the
     session was moved or deleted, and ``pid`` is the engine that was running, if any. ``heard_at``: the time of the last
     heartbeat of an engine that ended, by the engine's clock. ``is_new``: whether the engine may not have recorded its
-    start yet; ``heard_at`` is then the time of the earlier engine's last event or heartbeat.
+    start yet; ``heard_at`` is then the time of the earlier engine's last event or heartbeat. ``started``: the time at
+    which the running engine took the lock, by the engine's clock, or 0 if unknown.
     """
 
     kind: LinkKind
@@ -59,6 +60,7 @@ class Link(Struct, frozen=True):
     gone: bool = False
     heard_at: float = 0.0
     is_new: bool = False
+    started: float = 0.0
 
 
 class Reading(Struct, frozen=True):
@@ -327,6 +329,8 @@ def link_of(liveness: Liveness) -> Link:
     if liveness.running:
         if liveness.stall is not None:
             age_s = float(int(min(age or 0.0, 1e9)))
-            return Link("stalled", liveness.pid, age_s, liveness.stall, is_new=liveness.starting)
-        return Link("live", liveness.pid, is_new=liveness.starting)
+            link = Link("stalled", liveness.pid, age_s, liveness.stall)
+        else:
+            link = Link("live", liveness.pid)
+        return msgspec.structs.replace(link, is_new=liveness.starting, started=liveness.started)
     return Link("ended", liveness.pid, None, liveness.message)

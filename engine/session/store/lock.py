@@ -21,7 +21,8 @@ from msgspec import Struct
 from engine.exit_codes import ExitCode
 from engine.session.store.errors import UNDECODABLE, SessionError, SessionLocked, not_a_session, of_os
 from engine.session.store.paths import SessionPaths
-from engine.session.store.reader import STARTING, SessionReader
+from engine.session.store.reader import STARTING, Heartbeat, SessionReader
+from engine.system import clock
 from engine.system.child import is_suspended
 
 _SIZE = 4096
@@ -39,7 +40,7 @@ _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 class Holder(Struct, frozen=True, omit_defaults=True):
     """The lock file's content: the lock's owner, and how that engine ended.
 
-    ``started`` is in Unix seconds. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None for a running
+    ``started`` is in Unix seconds, by the engine's clock. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None for a running
     engine and for an engine that died suddenly. For a running engine, ``message`` describes what blocks its work, if
     anything.
     """
@@ -60,8 +61,9 @@ class Liveness(Struct, frozen=True):
     ``exit_code`` and ``message`` come from the last engine; they are None and "" if that engine died suddenly. For a
     running engine, ``message`` describes what blocks its work.
 
-    ``starting``: whether the running engine has sent no heartbeat since it recorded its start. Until the events name
-    ``pid``, they describe an earlier engine.
+    ``starting``: whether the running engine has sent no heartbeat since it recorded its start. Until the events contain
+    an engine start by ``pid`` after ``started``, they describe an earlier engine. ``started``: the time at which the
+    running engine took the lock, by the engine's clock, or 0 if unknown.
     """
 
     running: bool
@@ -70,6 +72,7 @@ class Liveness(Struct, frozen=True):
     exit_code: int | None = None
     message: str = ""
     starting: bool = False
+    started: float = 0.0
 
     @property
     def stall(self) -> str | None:
@@ -107,7 +110,7 @@ class EngineLock:
             raise of_os(error, paths.lock) from error
         try:
             _take(self._descriptor, paths)
-            self._holder = Holder(os.getpid(), platform.node(), _boot_id(), time.time(), marker)
+            self._holder = Holder(os.getpid(), platform.node(), _boot_id(), clock.now(), marker)
             self._write()
         except OSError as error:
             os.close(self._descriptor)
@@ -160,16 +163,25 @@ def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) ->
     else:
         with SessionReader(paths) as own:
             beat = own.heartbeat()
-    earlier = running and beat is not None and holder is not None and beat.pid != holder.pid
+    earlier = running and beat is not None and holder is not None and _is_of_earlier(beat, holder)
     age = None if beat is None or earlier else max(0.0, time.time() - beat.time)
     if running:
         trouble = holder.message if holder is not None and holder.exit_code is None else ""
         starting = earlier or (beat is not None and beat.note == STARTING)
-        return Liveness(True, holder.pid if holder is not None else None, age, None, trouble, starting)
+        pid, started = (holder.pid, holder.started) if holder is not None else (None, 0.0)
+        return Liveness(True, pid, age, None, trouble, starting, started)
     if holder is None:
         return Liveness(False, None, age)
     words = holder.message if holder.exit_code is not None else ""
     return Liveness(False, holder.pid, age, holder.exit_code, words)
+
+
+def _is_of_earlier(beat: Heartbeat, holder: Holder) -> bool:
+    """Return whether an engine before ``holder`` sent the heartbeat. In a container, both may have the same pid."""
+    if beat.pid != holder.pid:
+        return True
+    # A starting engine passes the earlier engine's time, and an engine of version 0.1.0 passes none.
+    return beat.note != STARTING and 0 < beat.engine_time < holder.started
 
 
 def read_holder(lock: Path) -> Holder | None:

@@ -24,9 +24,13 @@ class SessionResults(NamedTuple):
 def liveness_of(reader: SessionReader, state: SessionState) -> Liveness:
     """Return whether an engine is running, and record in ``state`` whether the newest engine in the events died."""
     live = engine_liveness(reader.paths, reader)
-    runs = live.running and not precedes_engine(state, live.pid, live.starting)
+    runs = live.running and not _precedes(state, live)
     state.died = not runs and state.engine is not None and state.engine.stopped is None
     return live
+
+
+def _precedes(state: SessionState, live: Liveness) -> bool:
+    return precedes_engine(state, live.pid, live.started, live.starting)
 
 
 def session_results(reader: SessionReader, state: SessionState) -> SessionResults:
@@ -34,7 +38,7 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
     live = liveness_of(reader, state)
     created = limits_of(reader.paths)
     engine = state.engine
-    starts = live.running and precedes_engine(state, live.pid, live.starting)
+    starts = live.running and _precedes(state, live)
     results = results_of(
         state,
         reader.paths.directory,
