@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.patience import PATIENCE_S
 from tests.tui.conftest import NOW, monitor_of
 from tui.cli.saved.session_results import session_results
 from tui.console.tables import print_results
+from tui.headless.follow import _watch
 from tui.headless.progress import LiveTable
 from tui.monitor.panes.devices import device_lines
 from tui.monitor.panes.status import news_of, notice_of, status_line
@@ -432,6 +434,32 @@ def test_a_monitor_opened_before_a_new_engine_has_recorded_its_start_shows_inter
         assert not any(model.state.is_interrupted(one) for one in model.state.in_flight())
         source.close()
     finally:
+        writer.close()
+        lock.release()
+
+
+def test_the_live_table_says_that_the_engine_starts_until_it_has_recorded_its_start(session: SessionPaths) -> None:
+    lock, writer = EngineLock(session), EventWriter(session)
+    table = LiveTable(None, 1, session)
+
+    def shown(state: SessionState) -> str:
+        assert _watch(session, reader, state, table, [signal.SIGINT], False), "the user detached"
+        console = Console(width=160, record=True, file=io.StringIO())
+        console.print(table._status(state))
+        return console.export_text()
+
+    try:
+        with SessionReader(session) as reader:
+            state = fold(reader.read())
+            writer.heartbeat(STARTING, NOW + 7)
+            writer.flush(PATIENCE_S)
+            text = shown(state)
+            assert "the engine is starting" in text and "timing" not in text and "building" not in text
+            writer.append(ev.EngineStarted(pid=os.getpid(), host="", version="", resumed=True, devices=(), sandbox=""))
+            writer.flush(PATIENCE_S)
+            assert f"{len(state.in_flight())} queued" in shown(state)
+    finally:
+        table.close()
         writer.close()
         lock.release()
 

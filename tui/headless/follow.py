@@ -23,6 +23,7 @@ from tui.console.echo import echo
 from tui.text.program import program
 from tui.text.waiting import WaitLines
 from tui.view.activity import owed_of
+from tui.view.model import note_death
 from tui.view.next_steps import seeding_words, words_to_time_compile
 from tui.view.prompts import PromptLines
 from tui.view.results import Results, results_of
@@ -89,7 +90,7 @@ def _watch(
 ) -> bool:
     """Follow the search. Return False when the engine ends, or True when the user detaches."""
     asked = stalled = False
-    checked_at = 0.0
+    live, checked_at = engine_liveness(paths, reader), 0.0
     while True:
         # Check the lock before the last read, so that no event from the engine's last moments is missed.
         alive = True
@@ -100,6 +101,8 @@ def _watch(
             for recorded in reader.read(state.seq):
                 state.apply(recorded)
                 view.recorded(recorded, state)
+        if alive:
+            note_death(state, live)
         view.tick(state)
         if not alive:
             return False

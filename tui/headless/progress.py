@@ -25,7 +25,7 @@ from tui.console.tables import columns
 from tui.text.format import clock, milliseconds
 from tui.text.narration import BEST_SO_FAR, line_of
 from tui.text.waiting import WaitLines, held_in_words
-from tui.view.activity import kernels_at_work, owed_of, startup_of
+from tui.view.activity import ENGINE_STARTS, kernels_at_work, owed_of, startup_of
 from tui.view.over_time.progress import shares_done
 from tui.view.prompts import PromptLines
 from tui.view.source import limits_now, limits_of
@@ -107,6 +107,8 @@ class LiveTable:
         words = "paused" if state.paused else owed_of(state, self._limits) or _at_work(state)
         if state.held_up_at is not None and (wait := next(iter(state.waits.values()), None)) is not None:
             words = f"waiting for the device: {held_in_words(wait)}"
+        if state.died:  # A new engine has not recorded its start yet.
+            words = ENGINE_STARTS
         grid = Table.grid(padding=(0, 1))
         limits = limits_now(state, self._limits)
         limit = f" of {clock(limits.minutes * 60)}" if limits.minutes is not None else ""

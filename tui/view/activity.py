@@ -17,6 +17,7 @@ from tui.view.source import Limits
 
 OPENING = "Opening the session …"
 """Text that an empty pane shows while the session opens."""
+ENGINE_STARTS = "the engine is starting and looking for devices and compilers"
 LIVE = ("live", "stalled", "replay")
 BETWEEN_KERNELS_S = 1.0
 """Maximum seconds that kernels wait while the device changes from one kernel to the next."""
@@ -51,7 +52,7 @@ def activity_of(model: Model) -> str | None:
         return f"the recording ends here ({state.engine.stopped})"
     starting = model.link.kind == "starting" or model.has_unrecorded_start
     if starting or state.engine is None or state.engine.stopped is not None:
-        return "the engine is starting and looking for devices and compilers"
+        return ENGINE_STARTS
     if (over := overrun_of(model)) is not None:
         return over
     if (waits := waiting_of(model)) is not None:

@@ -14,6 +14,7 @@ from engine.session.records.events import CommandHandled, DeviceAwaited
 from engine.session.records.requests import Command
 from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from engine.session.store import Liveness
 from tui.text.sanitize import one_line
 from tui.text.story import Story
 from tui.view.over_time.history import History
@@ -202,6 +203,12 @@ class Model(Struct):
         return self.state.starts == self._ended_starts or precedes_engine(
             self.state, self.link.pid, self.link.started, self.link.is_new
         )
+
+
+def note_death(state: SessionState, live: Liveness) -> None:
+    """Record in ``state`` whether the newest engine in the events died."""
+    runs = live.running and not precedes_engine(state, live.pid, live.started, live.starting)
+    state.died = not runs and state.engine is not None and state.engine.stopped is None
 
 
 def precedes_engine(state: SessionState, pid: int | None, started: float, is_new: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from engine.session.budget import elapsed_s
 from engine.session.state.session_state import SessionState
 from engine.session.store import Liveness, SessionReader, engine_liveness
-from tui.view.model import precedes_engine
+from tui.view.model import note_death, precedes_engine
 from tui.view.next_steps import how_it_ended
 from tui.view.results import Results, results_of
 from tui.view.source import Limits, argument_of, limits_of
@@ -24,13 +24,8 @@ class SessionResults(NamedTuple):
 def liveness_of(reader: SessionReader, state: SessionState) -> Liveness:
     """Return whether an engine is running, and record in ``state`` whether the newest engine in the events died."""
     live = engine_liveness(reader.paths, reader)
-    runs = live.running and not _precedes(state, live)
-    state.died = not runs and state.engine is not None and state.engine.stopped is None
+    note_death(state, live)
     return live
-
-
-def _precedes(state: SessionState, live: Liveness) -> bool:
-    return precedes_engine(state, live.pid, live.started, live.starting)
 
 
 def session_results(reader: SessionReader, state: SessionState) -> SessionResults:
@@ -38,7 +33,7 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
     live = liveness_of(reader, state)
     created = limits_of(reader.paths)
     engine = state.engine
-    starts = live.running and _precedes(state, live)
+    starts = live.running and precedes_engine(state, live.pid, live.started, live.starting)
     results = results_of(
         state,
         reader.paths.directory,
