@@ -678,6 +678,26 @@ async def test_undo_waits_for_the_answer_to_the_last_request(open_monitor: Any, 
         assert engine.commands()[-1] == requests.Resume()
 
 
+async def test_redo_waits_for_the_answer_to_the_last_request(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        for key, event in (("b", ev.NodePinned(node=best)), ("z", ev.NodeUnpinned(node=best))):
+            before = len(engine.commands())
+            await monitor.press(key)
+            await monitor.until(lambda before=before: len(engine.commands()) > before, f"the request of {key}")
+            engine.answer(event)
+            await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("P", "Z")
+        await monitor.until_shown("The engine has not answered your last request yet: pausing the search. Press Z again")
+        await monitor.until(lambda: bool(monitor.app.model.pending), "the pause")
+        assert len(engine.commands()) == 3, "the pin is not redone"
+        engine.answer(ev.SearchPaused())
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("Z")
+        await monitor.until_shown("Nothing to redo.")
+
+
 async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")

@@ -304,6 +304,9 @@ class MonitorApp(App[int]):
             self.history.unanswered(plan)
             self.say(error.brief, severity="error")
             return
+        except BaseException:
+            self.history.unanswered(plan)
+            raise
         self._plans[number] = plan
         if model.link.kind == "ended" and then is None:  # The engine ended before it could read the request.
             model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())

@@ -264,7 +264,7 @@ class History(Struct):
     """The requests that the user can undo and redo, oldest first. Only the engine's answers change the history.
 
     An undo or redo skips steps whose undo or redo is still unanswered. While a new request is unanswered, nothing can
-    be undone, because undo takes the user's last request.
+    be undone or redone: undo takes the user's last request, and a new request ends what redo can repeat.
     """
 
     _steps: list[Step] = field(default_factory=list)
@@ -312,10 +312,7 @@ class History(Struct):
         If the last request cannot be undone, the refusal says why. The next call then undoes the last request that can
         be undone. If the engine has not answered the user's last request yet, the refusal says so.
         """
-        if self._awaited:
-            last = self._awaited[-1]
-            what = f"{last.text}{f' {last.node}' if last.node is not None else ''}"
-            raise Refused(f"The engine has not answered your last request yet: {what}. Press z again after its answer.")
+        self._refuse_while_awaited("z")
         for step in reversed(self._steps):
             if step.undone or step.in_flight:
                 continue
@@ -328,12 +325,22 @@ class History(Struct):
         raise Refused("Nothing to undo.")
 
     def redo(self) -> Plan:
-        """Return the plan that redoes the last undone request. Raises Refused if there is nothing to redo."""
+        """Return the plan that redoes the last undone request. Raises Refused if there is nothing to redo, or if the
+        engine has not answered the last request yet.
+        """
+        self._refuse_while_awaited("Z")
         for step in self._steps:
             if step.undone and not step.in_flight:
                 step.in_flight = True
                 return Plan(step.forward, "redoing", _node(step.forward), step=step)
         raise Refused("Nothing to redo.")
+
+    def _refuse_while_awaited(self, key: str) -> None:
+        if self._awaited:
+            last = self._awaited[-1]
+            what = f"{last.text}{f' {last.node}' if last.node is not None else ''}"
+            words = f"The engine has not answered your last request yet: {what}."
+            raise Refused(f"{words} Press {key} again after its answer.")
 
 
 def _node(command: Command) -> str | None:
