@@ -124,7 +124,7 @@ def host_of(state: SessionState, variant: VariantState) -> str:
 def _facts_of_variant(state: SessionState, variant: VariantState) -> list[Fact]:
     """Return what a filter matches for a variant, without its idea."""
     status: str = variant.verdict.status if variant.verdict is not None else "queued"
-    if variant.stage is not None or state.awaits_resume(variant):
+    if variant.stage is not None:
         status = stage_words(state, variant)
     facts = [Fact("", name) for name in (variant.id, variant.idea, variant.problem, f"r{variant.round}")]
     facts += [Fact("status", status), Fact("proposer", variant.proposer)]

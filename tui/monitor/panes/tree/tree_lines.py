@@ -124,8 +124,7 @@ class RowLines:
             return [(f"{pending} …", palette.warn)]
         if standing != "pruned" and self.model.state.is_left_over(variant):
             return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
-        awaits = self.model.state.awaits_resume(variant)
-        if (variant.stage is not None or awaits) and standing != "pruned":
+        if variant.stage is not None and standing != "pruned":
             if standing == "queued":
                 words = stage_words_with_reason(self.model.state, variant)
                 return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
