@@ -689,7 +689,9 @@ async def test_redo_waits_for_the_answer_to_the_last_request(open_monitor: Any, 
             engine.answer(event)
             await monitor.until(lambda: not monitor.app.model.pending, "the answer")
         await monitor.press("P", "Z")
-        await monitor.until_shown("The engine has not answered your last request yet: pausing the search. Press Z again")
+        await monitor.until_shown(
+            "The engine has not answered your last request yet: pausing the search. Press Z again"
+        )
         await monitor.until(lambda: bool(monitor.app.model.pending), "the pause")
         assert len(engine.commands()) == 3, "the pin is not redone"
         engine.answer(ev.SearchPaused())

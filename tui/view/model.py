@@ -212,8 +212,10 @@ def note_death(state: SessionState, live: Liveness) -> None:
 
 
 def precedes_engine(state: SessionState, pid: int | None, started: float, is_new: bool) -> bool:
-    """Return whether the events still describe an engine before the running engine ``pid``. In a container, both engines
-    may have the same pid, but only the earlier engine recorded a start before the running engine took the lock.
+    """Return whether the events still describe an engine before the running engine ``pid``.
+
+    In a container, both engines may have the same pid, but only the earlier engine recorded a start before the running
+    engine took the lock.
 
     ``started``: the time at which the running engine took the lock, by the engine's clock. ``is_new``: whether the
     running engine may not have recorded its start yet.

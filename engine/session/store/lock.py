@@ -40,9 +40,9 @@ _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 class Holder(Struct, frozen=True, omit_defaults=True):
     """The lock file's content: the lock's owner, and how that engine ended.
 
-    ``started`` is in Unix seconds, by the engine's clock. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None for a running
-    engine and for an engine that died suddenly. For a running engine, ``message`` describes what blocks its work, if
-    anything.
+    ``started`` is in Unix seconds, by the engine's clock. ``boot`` is the system's boot id, "" if unknown.
+    ``exit_code`` is None for a running engine and for an engine that died suddenly. For a running engine, ``message``
+    describes what blocks its work, if anything.
     """
 
     pid: int
