@@ -77,6 +77,18 @@ class Context:
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether the search opens one problem at a time, each for its own minutes."""
+        return self.config.budget.minutes_per_problem is not None
+
+    @property
+    def leaves_compile(self) -> bool:
+        """Whether the search leaves missing ``torch.compile`` baselines to a resume, because they would delay its end.
+        With turns, it measures them in each problem's turn, because a resume does not continue a turn that has ended.
+        """
+        return self.last_rounds and not self.takes_turns
+
+    @property
     def paused(self) -> bool:
         return self.state.paused
 

@@ -363,7 +363,7 @@ class Search:
         self._reap_rounds()
         await self._write_best()
         self._heed_budget()
-        if self.context.last_rounds:
+        if self.context.leaves_compile:
             self._owed.cut_off_compile("a person stopped the search after the running rounds")
         ending = self.context.ending
         if ending == "stopped":
@@ -377,8 +377,7 @@ class Search:
             self._do_owed(only_if_idle=True)
             return "waiting" if self.context.until_idle and self._only_waits() else None
         # With turns, a problem at its own limit does not end the search.
-        takes_turns = self.context.config.budget.minutes_per_problem is not None
-        closed = self.context.closed and (not takes_turns or self.context.helpless)
+        closed = self.context.closed and (not self.context.takes_turns or self.context.helpless)
         if self.context.spent is not None or closed:
             ending = await self._finish_within_budget()
             if ending is not None and self.context.helpless:

@@ -227,13 +227,11 @@ class Owed:
 
     def _baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. With turns, only problems with a correct kernel need this
-        baseline. A search that stops after the running rounds leaves the baselines to a resume, because they would
-        delay its end.
+        baseline. The list is empty if the search leaves the baselines to a resume.
         """
-        if not self._context.config.evaluation.torch_compile or self._context.last_rounds:
+        if not self._context.config.evaluation.torch_compile or self._context.leaves_compile:
             return []
-        state = self._context.state
-        turns = self._context.config.budget.minutes_per_problem is not None
+        state, turns = self._context.state, self._context.takes_turns
         return [
             name
             for name in self._problems
@@ -281,7 +279,7 @@ class Owed:
         """
         state = self._context.state
         too_late = min(self._left_s(), self._context.left_s()) < self._expected_compile_s
-        if too_late or self._context.last_rounds:
+        if too_late or self._context.leaves_compile:
             return []
         return [
             name

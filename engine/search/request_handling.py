@@ -190,9 +190,8 @@ class Steering:
         if not command.after_round:
             return Outcome("the search is stopping", then=stop)
         problems = self._state.problems.values()
-        lacks = self._context.config.evaluation.torch_compile and any(
-            "compile" not in one.baselines for one in problems
-        )
+        measures = self._context.config.evaluation.torch_compile and not self._context.takes_turns
+        lacks = measures and any("compile" not in one.baselines for one in problems)
         without = ", without the missing torch.compile times" if lacks else ""
         return Outcome(f"the search will stop after the running rounds{without}", then=stop)
 

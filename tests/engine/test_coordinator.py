@@ -78,6 +78,9 @@ class Judge:
         self.did.append(f"judge {source}")
         return verdict(2.0)
 
+    async def evict(self) -> None:
+        return
+
 
 @pytest.fixture
 async def context_of(tmp_path: Path) -> AsyncIterator[ContextOf]:
@@ -174,6 +177,36 @@ async def test_a_stop_after_the_rounds_does_not_wait_for_torch_compile(context_o
     assert await search == "stopped"
     assert judge.compiling == ["a"] and "compile" not in state.problems["a"].baselines
     assert "stopped the search" in state.problems["a"].compile_skipped
+
+
+async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_that_ends(
+    context_of: ContextOf,
+) -> None:
+    """A resume does not continue this turn, so the search must measure the baseline before it stops."""
+    context, judges = context_of(), asyncio.Event()
+    context.config = parse_config(f"{CONFIG}[budget]\nminutes_per_problem = 60\n", context.config.path)
+
+    class NearSol(Judge):
+        async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *more: object) -> Verdict:
+            self.judged.append(source)
+            await judges.wait()
+            return replace(verdict(2.0), sol_share=1.0)
+
+    context.evaluator = judge = NearSol()  # type: ignore[assignment]
+    state = context.state
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(judge.judged))
+    send_request(context.paths, Stop(after_round=True), "a person")
+    await until(lambda: context.last_rounds)
+    (answer,) = state.handled.values()
+    assert answer.ok and "torch.compile" not in answer.message, "no resume would measure it"
+    judges.set()
+    await until(lambda: bool(judge.compiling))
+    await asyncio.wait({search}, timeout=1.0)
+    judge.compiles.set()
+    assert await search == "stopped"
+    assert judge.compiling == ["a"] and "compile" in state.problems["a"].baselines
+    assert state.problems["a"].turn_end == "near_sol"
 
 
 async def test_a_resumed_search_judges_waiting_kernels_before_it_opens_the_other_problems(

@@ -36,7 +36,10 @@ def _plain_command(name: str, kind: str, text: str) -> click.Command:
 @click.command()
 @request_options
 @click.option(
-    "--after-round", is_flag=True, help="Finish the running rounds first, but leave torch.compile times to a resume."
+    "--after-round",
+    is_flag=True,
+    help="Finish the running rounds first, but leave torch.compile times to a resume. With minutes_per_problem, the "
+    "search still times torch.compile before a turn ends.",
 )
 def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
     """Stop the search. To start again: kernel-tui resume"""
