@@ -364,7 +364,7 @@ class Search:
         await self._write_best()
         self._heed_budget()
         if self.context.leaves_compile:
-            self._owed.cut_off_compile("a person stopped the search after the running rounds")
+            self._owed.cancel_compile("a person stopped the search after the running rounds")
         ending = self.context.ending
         if ending == "stopped":
             return ending
@@ -674,7 +674,9 @@ class Search:
         if self._owed.overrun_left_s > 0:
             self._do_owed(only_if_idle=False)
         else:
-            self._owed.cut_off_compile("the time budget is used up")
+            self._owed.cancel_compile("the time budget is used up")
+            if not self._owed.busy:
+                self._owed.log_skipped_baselines()
         return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:

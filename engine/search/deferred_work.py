@@ -111,16 +111,18 @@ class Owed:
             text = stopped_work(job.what, "the problem's time is used up")
             self._context.journal.post(LogLine(level="info", text=text))
 
-    def cut_off_compile(self, why: str) -> None:
-        """Cancel a running measurement of ``torch.compile``, and log the reason ``why``. If no work is running, log
-        which baselines are missing instead. After a resume with more time, the search measures them.
-        """
+    def cancel_compile(self, why: str) -> None:
+        """Cancel a running measurement of ``torch.compile``, and log the reason ``why``."""
         if (job := self._job) is not None and job.compiles and job.task.cancel():
             self._job = None
             text = stopped_work(job.what, why)
             self._context.journal.post(LogLine(level="info", text=text))
-        elif not self.busy:
-            self._tell_skipped(self._baselines(), "budget", self.overrun_left_s)
+
+    def log_skipped_baselines(self) -> None:
+        """Log once which ``torch.compile`` baselines the budget has no time for. After a resume with more time, the
+        search measures them.
+        """
+        self._tell_skipped(self._baselines(), "budget", self.overrun_left_s)
 
     @property
     def overrun_left_s(self) -> float:

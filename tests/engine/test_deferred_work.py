@@ -260,7 +260,7 @@ async def test_near_the_end_of_the_budget_torch_compile_comes_before_second_verd
     await context.journal.record(ev.LogLine(level="info", text="last"))
     assert context.state.log[0][1].text == f"{ev.NEARLY_USED_UP}{first}"
     while owed.busy:
-        owed.cut_off_compile()
+        owed.cancel_compile("the test ends")
         await asyncio.sleep(CLEANUP_S / 10)
 
 
@@ -269,7 +269,7 @@ async def test_after_the_budget_the_log_names_each_missing_torch_compile(context
     context.state.minutes = 0.5
     owed = owed_of(context)
     for _ in range(2):
-        owed.cut_off_compile()
+        owed.log_skipped_baselines()
     await context.journal.record(ev.LogLine(level="info", text="last"))
     assert len(context.state.log) == 2, "each baseline once"
     assert "takes about 20 s; the budget has 0 s left for it" in context.state.problems["a"].compile_skipped
@@ -285,7 +285,7 @@ async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyo
     await asyncio.sleep(0)
     assert owed.busy
     while owed.busy:
-        owed.cut_off_compile("the time budget is used up")
+        owed.cancel_compile("the time budget is used up")
         await asyncio.sleep(CLEANUP_S / 10)
     context.state.minutes = 0.001
     owed.start_any()
