@@ -18,7 +18,14 @@ from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
-from engine.session.records.events import NEARLY_USED_UP, BaselineMeasured, LogLine, VerdictGiven
+from engine.session.records.events import (
+    NEARLY_USED_UP,
+    AnyEvent,
+    BaselineMeasured,
+    BudgetChanged,
+    LogLine,
+    VerdictGiven,
+)
 from engine.session.records.skipped_compile import skipped_compile, stopped_work, timing_compile
 from engine.session.records.speedup_text import WIDE, interval
 from engine.session.records.verdict import BUSY, UNJUDGED, Baseline, Verdict
@@ -93,6 +100,12 @@ class Owed:
         """End of the last evaluation, round or pause that delays deferred work after the budget's end, on the monotonic
         clock. The value is None before the budget's end.
         """
+        context.journal.listen(self._heard)
+
+    def _heard(self, event: AnyEvent) -> None:
+        """After a change of the time budget, which clears the reasons in the state, allow new log lines."""
+        if isinstance(event, BudgetChanged) and event.minutes is not None:
+            self._skipped.clear()
 
     def limit(self, limit: TurnLimit | None) -> None:
         """Set the limit of the open turn, or remove it."""
@@ -257,7 +270,7 @@ class Owed:
         return []
 
     def _tell_skipped(self, names: Sequence[str], whose: str, left_s: float) -> None:
-        """Log once that there is no time for the baselines of ``names``."""
+        """Log once per time budget that there is no time for the baselines of ``names``."""
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)

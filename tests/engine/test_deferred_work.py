@@ -273,6 +273,11 @@ async def test_after_the_budget_the_log_names_each_missing_torch_compile(context
     await context.journal.record(ev.LogLine(level="info", text="last"))
     assert len(context.state.log) == 2, "each baseline once"
     assert "takes about 20 s; the budget has 0 s left for it" in context.state.problems["a"].compile_skipped
+    await context.journal.record(ev.BudgetChanged(minutes=0.6))
+    assert not context.state.problems["a"].compile_skipped
+    owed.log_skipped_baselines()
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    assert "the budget has 0 s left for it" in context.state.problems["a"].compile_skipped, "the new one is used up too"
 
 
 async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyond_the_budget(
