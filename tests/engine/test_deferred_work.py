@@ -288,7 +288,6 @@ async def test_without_turns_a_torch_compile_is_cut_off_and_no_other_begins_beyo
     owed = owed_of(context)
     owed.start_any()
     await asyncio.sleep(0)
-    assert owed.busy
     while owed.busy:
         owed.cancel_compile("the time budget is used up")
         await asyncio.sleep(CLEANUP_S / 10)
