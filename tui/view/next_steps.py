@@ -261,12 +261,19 @@ def words_to_time_compile(state: SessionState, paths: SessionPaths, results: Res
     engine, created = state.engine, limits_of(paths)
     if engine is None or not engine.stopped_by_time or state.takes_turns or not created.torch_compile:
         return ""
-    missing = [row for row in results.problems if row.eager_ms is not None and row.compile_ms is None]
-    missing = [row for row in missing if "compile" not in state.problems[row.problem].baselines]
+    missing = [
+        row
+        for row in results.problems
+        if row.eager_ms is not None
+        and "compile" not in state.problems[row.problem].baselines
+        and not state.is_pruned(row.problem)
+    ]
     if not missing:
         return ""
     used = max(limits_now(state, created).minutes or 0.0, results.seconds / 60)
-    more = _option("minutes", float(math.ceil(used) + max(_LEAST_MORE_MINUTES, len(missing))))
+    enough = float(math.ceil(used) + max(_LEAST_MORE_MINUTES, len(missing)))
+    # At least as many minutes as the advice on how to continue the search, so that one command serves both.
+    more = _option("minutes", max(enough, suggested_minutes(used, created.minutes or used)))
     return f"To time torch.compile: {program()} resume {argument_of(paths)} {more}"
 
 
