@@ -212,7 +212,7 @@ async def test_after_a_stop_queued_kernels_are_not_judged_and_a_resume_continues
         engine.record(ev.EngineStopped(reason=reason, message="the search ended"))
         engine.writer.close()
         engine.lock.release()
-        await monitor.until_shown(f"{len(flight)} kernels not judged. Press")
+        await monitor.until_shown(f"A resume continues with the {len(flight)} kernels not judged.")
         assert monitor.app.monitor_screen.tree_view.select(left)
         await monitor.until_shown(f"{left}  not judged until a resume: {why}")
         shown = monitor.text()
@@ -354,7 +354,7 @@ def test_kernels_stay_interrupted_until_a_new_engine_has_recorded_its_start(
     assert all(state.is_interrupted(one) for one in busy)
     assert "running" not in shown() and busy[0].id not in shown()
     assert shown().count(f"{len(state.in_flight())} not judged") == 1
-    assert f"{len(state.in_flight())} kernels not judged; a resume continues" in shown()
+    assert f"{len(state.in_flight())} kernels not judged; a resume continues with them" in shown()
     began = ev.EngineStarted(pid=5, host="", version="", resumed=True, devices=(), sandbox="")
     state.apply(ev.Recorded(state.seq + 1, NOW, began))
     model.take(Update(link=Link("live", pid=5)))
@@ -371,17 +371,20 @@ def test_a_resume_continues_with_kernels_that_are_not_pruned(session: SessionPat
 
     def shown() -> tuple[str, str]:
         notice = notice_of(model)
-        assert notice is not None and f"{count} kernels not judged" in notice.text
+        assert notice is not None
         lines = device_lines(model, monochrome(), 120, ascii_only=False)
         (last,) = [one.text.strip() for one in lines if "not judged" in one.text]
-        return notice.aside, last
+        return " ".join(notice.asides), last
 
     state.apply(ev.Recorded(state.seq + 1, NOW, stopped))
     model.take(Update(link=Link("ended")))
-    assert shown() == ("A resume continues with these kernels.", f"{count} kernels not judged; a resume continues")
+    assert shown() == (
+        f"A resume continues with the {count} kernels not judged.",
+        f"{count} kernels not judged; a resume continues with them",
+    )
     state.apply(ev.Recorded(state.seq + 1, NOW, ev.NodePruned(node=flight[0].id)))
     assert shown() == (
-        f"A resume continues with {count - 1} of these kernels.",
+        f"A resume continues with {count - 1} of the {count} kernels not judged.",
         f"{count} kernels not judged; a resume continues with {count - 1}",
     )
     assert stage_words(state, flight[0]) == "not judged" and not state.awaits_resume(flight[0])

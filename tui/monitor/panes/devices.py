@@ -138,7 +138,8 @@ def _keeper(wait: DeviceAwaited) -> str:
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
     flight, left = model.state.at_work(), model.state.left_to_resume()
     if model.link.kind == "ended" or model.state.at_rest:
-        resumed = f"; a resume continues{'' if left == model.state.not_judged() else f' with {left}'}" if left else ""
+        which = "them" if left == model.state.not_judged() else str(left)
+        resumed = f"; a resume continues with {which}" if left else ""
         return [line((f"  {words}{resumed}", palette.dim))] if (words := not_judged_words(model.state)) else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]
     busy.sort(key=lambda variant: (variant.stage not in ON_DEVICE, variant.stage_since))

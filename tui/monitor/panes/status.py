@@ -72,8 +72,9 @@ class StatusLine(LinesView):
 
     def _second(self, model: Model, palette: Palette, width: int) -> Strip:
         if (notice := notice_of(model)) is not None:
-            text = f" {notice.text} {notice.aside}".rstrip()
-            text = text if cell_len(text) <= width else f" {notice.text}"
+            text = f" {notice.text}"
+            for aside in notice.asides:
+                text += f" {aside}" if cell_len(text) + cell_len(aside) < width else ""
             return line((fmt.pad(text, width), palette.alarm if notice.failed else palette.warn))
         if not model.opened:
             return EMPTY
@@ -256,12 +257,12 @@ def _bests(
 class Notice(NamedTuple):
     """A message that needs the user's attention. ``failed`` is false for a normal end of the search.
 
-    ``aside`` is one more sentence, for screens with room for it.
+    ``asides``: further sentences, for screens with room for them.
     """
 
     text: str
     failed: bool
-    aside: str = ""
+    asides: tuple[str, ...] = ()
 
 
 def notice_of(model: Model) -> Notice | None:
@@ -293,35 +294,36 @@ def notice_of(model: Model) -> Notice | None:
         return Notice(f"No engine has run in this session yet. {resume}", False)
     if model.engine != "stopped" or engine is None:
         return None
-    without = f", {words}" if (words := not_judged_words(model.state)) else ""
-    judges = _resumed_words(model)
+    asides = (*_why_early(model), *_resumed_words(model))
     if engine.stopped == "budget":
-        return Notice(f"Budget used up{without}. {more}", False, " ".join(filter(None, [judges, _why_early(model)])))
+        return Notice(f"Budget used up. {more}", False, asides)
     if engine.stopped == "stopped":
-        return Notice(f"Stopped on request{without}. {again}", False, judges)
+        return Notice(f"Stopped on request. {again}", False, asides)
     if engine.stopped == "waiting":
         return Notice(f"Stopped: waiting only for replies by hand. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
         # The message begins with words such as "stopped by SIGTERM".
         how = one_line(engine.message.partition(";")[0], 160)
-        return Notice(f"{how[:1].upper()}{how[1:]}{without}. {again}", False, judges)
+        return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False, asides)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 
 
-def _resumed_words(model: Model) -> str:
-    """Say how many of the kernels that are not judged a resume continues with, or return "" if there are none."""
-    left, not_judged = model.state.left_to_resume(), model.state.not_judged()
-    which = "these kernels" if left == not_judged else f"{left} of these kernels"
-    return f"A resume continues with {which}." if left else ""
+def _resumed_words(model: Model) -> Iterator[str]:
+    """Yield a sentence that says with how many of the kernels that are not judged a resume continues, if any."""
+    left = model.state.left_to_resume()
+    if left:
+        of_all = "" if left == model.state.not_judged() else f"{left} of "
+        yield f"A resume continues with {of_all}the {not_judged_words(model.state)}."
 
 
-def _why_early(model: Model) -> str:
-    """Say why the search ended before its time limit. Return "" if it did not, or if a spending limit ended it."""
+def _why_early(model: Model) -> Iterator[str]:
+    """Yield why the search ended before its time limit, unless a spending limit ended it."""
     engine, minutes = model.state.engine, model.minutes
     if engine is None or not engine.stopped_by_time or minutes is None:
-        return ""
+        return
     left_s = 60 * minutes - model.search_seconds()
-    return f"The last {fmt.duration(left_s)} were too short for another kernel." if left_s >= 1 else ""
+    if left_s >= 1:
+        yield f"The last {fmt.duration(left_s)} were too short for another kernel."
 
 
 def news_of(model: Model) -> str | None:
