@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def test_a_right_kernel_is_correct_with_evidence(bench: Bench) -> None:
     assert any(check.detail.endswith(" trials, two poison patterns") for check in verdict.checks), "no weights"
     assert {"build", "start", "check", "timing"} <= set(verdict.stage_s)
     assert "seccomp" in verdict.sandbox
+
+
+def test_a_settled_verdict_has_enough_pairs_with_outliers(bench: Bench) -> None:
+    verdict = bench.judge(softmax(bench.language))
+    (timed,) = [check.detail for check in verdict.checks if check.name == "right while timed"]
+    with_outliers = re.search(r"(\d+) with outliers", timed)
+    assert with_outliers is not None, timed
+    assert verdict.speedup is not None
+    assert verdict.speedup < POLICY.pairs.far or int(with_outliers[1]) >= POLICY.pairs.least_outliers, timed
 
 
 def test_a_wrong_factor_is_wrong_with_place_and_values(bench: Bench) -> None:
