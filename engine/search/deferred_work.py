@@ -19,7 +19,7 @@ from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import (
-    NEARLY_USED_UP,
+    RESERVED,
     AnyEvent,
     BaselineMeasured,
     BudgetChanged,
@@ -229,7 +229,7 @@ class Owed:
 
         async def alone() -> None:
             if self._context.ending == "budget":
-                await self._context.journal.record(LogLine(level="info", text=f"{NEARLY_USED_UP}{what}"))
+                await self._context.journal.record(LogLine(level="info", text=f"{RESERVED}{what}"))
             await job
 
         def ended(_: asyncio.Task[None]) -> None:

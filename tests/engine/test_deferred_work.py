@@ -258,7 +258,7 @@ async def test_near_the_end_of_the_budget_torch_compile_comes_before_second_verd
     owed.start_any()
     await asyncio.sleep(CLEANUP_S / 10)
     await context.journal.record(ev.LogLine(level="info", text="last"))
-    assert context.state.log[0][1].text == f"{ev.NEARLY_USED_UP}{first}"
+    assert context.state.log[0][1].text == f"{ev.RESERVED}{first}"
     while owed.busy:
         owed.cancel_compile("the test ends")
         await asyncio.sleep(CLEANUP_S / 10)

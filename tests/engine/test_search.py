@@ -17,7 +17,7 @@ from engine.exit_codes import ExitCode
 from engine.session.budget import SHORT_RESERVE_SHARE, elapsed_s
 from engine.session.records.events import (
     BY_HAND,
-    NEARLY_USED_UP,
+    RESERVED,
     BaselineMeasured,
     BudgetChanged,
     ProblemAdded,
@@ -280,7 +280,7 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
     assert spent.search_seconds >= minutes * 60 * (0.95 - SHORT_RESERVE_SHARE)
-    assert any(line.text.startswith(NEARLY_USED_UP) for _, line in spent.log), log_tail(paths, 50)
+    assert any(line.text.startswith(RESERVED) for _, line in spent.log), log_tail(paths, 50)
     assert all(variant.stage == "queued" for variant in spent.in_flight())
     send_request(paths, ChangeBudget(minutes=minutes + 30.0), "test")
     start_engine(paths)

@@ -251,7 +251,7 @@ def test_in_the_reserved_time_the_status_says_what_is_measured(session: SessionP
     model = Model(
         SessionSource(session, read_only=True, clock=lambda: NOW), state=state, link=Link("live"), opened=True
     )
-    text = f"{ev.NEARLY_USED_UP}timing torch.compile on softmax"
+    text = f"{ev.RESERVED}timing torch.compile on softmax"
     state.apply(ev.Recorded(state.seq + 1, NOW, ev.LogLine(level="info", text=text)))
     words = "The time left is reserved for final measurements: timing torch.compile on softmax"
     seconds = model.search_seconds()

@@ -6,7 +6,7 @@ from collections import Counter
 from operator import itemgetter
 
 from engine.session.budget import most_reserved_s
-from engine.session.records.events import BY_HAND, NEARLY_USED_UP, StopReason
+from engine.session.records.events import BY_HAND, RESERVED, RESERVED_EARLIER, StopReason
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
@@ -298,9 +298,10 @@ def final_measurement_of(model: Model) -> str | None:
     at, newest = state.log[-1]
     left_s = 60 * minutes - model.search_seconds()
     is_reserved = at >= state.engine.started_at and left_s <= most_reserved_s(minutes)
-    if not is_reserved or not newest.text.startswith(NEARLY_USED_UP):
+    if not is_reserved or not newest.text.startswith((RESERVED, RESERVED_EARLIER)):
         return None
-    return f"the time left is reserved for final measurements: {newest.text.removeprefix(NEARLY_USED_UP)}"
+    what = newest.text.removeprefix(RESERVED).removeprefix(RESERVED_EARLIER)
+    return f"the time left is reserved for final measurements: {what}"
 
 
 def overrun_of(model: Model) -> str | None:

@@ -27,8 +27,10 @@ Startup = Literal["judge", "peaks", "problem", "done"]
 TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 LARGER_LIMIT = "to continue, resume with a larger limit"
 """End of the text in ``EngineStopped.message`` if a limit on dollars, tokens or calls ended the search."""
-NEARLY_USED_UP = "the time budget is nearly used up, so the search starts no new kernels; now "
+RESERVED = "the search does not start new kernels, because the time left is reserved for final measurements; now "
 """Beginning of each ``LogLine`` that announces a measurement in the reserved part of the time budget."""
+RESERVED_EARLIER = "the time budget is nearly used up, so the search starts no new kernels; now "
+"""``RESERVED`` in sessions that earlier versions wrote."""
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
