@@ -294,7 +294,7 @@ def test_other_devices_and_other_references_are_not_compared(tmp_path: Path) -> 
     assert row(found, "best speedup", "softmax").leaders == {1}, "each against its own eager"
     c = write(tmp_path, "c", [right(9.0)], source="another softmax")
     found = compare_sessions([read_figures(a), read_figures(c)])
-    assert "different reference or shapes" in found.words[1] and "softmax" in found.words[1]
+    assert "The reference or the shapes differ" in found.words[1] and "softmax" in found.words[1]
     assert row(found, "best speedup", "softmax").leaders == frozenset()
 
 
