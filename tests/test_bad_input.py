@@ -245,7 +245,7 @@ def test_without_a_compiler_a_search_says_what_to_install_and_its_session_is_kep
     assert "install" in error
     listed = kernel_tui("sessions")
     assert listed.returncode == ExitCode.OK
-    assert "stopped" in listed.stdout
+    assert "failed" in listed.stdout
     assert "install" in listed.stdout
 
 

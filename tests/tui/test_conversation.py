@@ -218,7 +218,7 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
         each = 0.0642 / (log(9.0 / max(1.0, *others)) / log(1.01))
         assert re.search(rf"i100 +3 +2,400 +1,024 +1,600 +\$0\.0642 +\S+ +\${each:.4f}", text), text
         asked.reply(site("kernel", "i100", 2), REPLY, dollars=None)
-        await monitor.until_shown("1 reply without a known price")
+        await monitor.until_shown("1 reply whose price is unknown")
         asked.fail(asked.start(site("kernel", "i100", 3)), 30.0)
         await monitor.until_shown("1 call waiting for a retry: too many requests.")
         asked.fail(asked.start(site("kernel", "i100", 4), model="m-two"), None, why="key")

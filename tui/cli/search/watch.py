@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +64,8 @@ def start_and_watch(
     paths = SessionPaths.at(directory)
     if starts:
         if not (as_json or detach):
-            echo(f"{time.strftime('%H:%M:%S')} starting the engine")
+            with contextlib.suppress(OSError):  # ``follow`` reports output that fails, after the engine has started.
+                echo(f"{time.strftime('%H:%M:%S')} starting the engine")
         start_engine(paths, unattended=not detach)
     _stop_when_idle(paths, until_idle)
     if detach:

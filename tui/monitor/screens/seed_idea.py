@@ -124,7 +124,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 label = "In your own words. No model writes the kernel: enter opens $EDITOR, where you write it."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
-            keys = "up/down: choose   letters: type your own idea   " if self._entries else ""
+            keys = "up/down: choose   type: your own idea   " if self._entries else ""
             yield Static(f"enter: seed   {keys}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
