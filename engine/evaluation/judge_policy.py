@@ -214,6 +214,10 @@ class ClockPolicy(Struct, frozen=True):
     """Time limit for a call in a batch on the same buffers, relative to a single call. Calls on the same buffers find
     their data in the caches.
     """
+    slow_clock: float = 1.2
+    """Ratio of the judge's time to the reported time of a batch on the same buffers above which a compiled kernel's
+    process has a slow clock.
+    """
     between_calls: int = 12
     """Minimum number of calls of a Python kernel on alternating buffers. With fewer calls, a kernel could hide more
     time outside each call.

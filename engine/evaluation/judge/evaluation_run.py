@@ -330,8 +330,9 @@ class EvaluationRun:
         ]
         check = partial(self.answers.check, self.problem)
         probe = WallClockProbe(self.problem, self.runner, self.context.empty_kernel, check, contended=self.contended)
+        pairs = self.counted()
         try:
-            return probe.excess_ms(median(self.counted().kernel_ms), self._limits)
+            return probe.excess_ms(median(pairs.reported_ms), median(pairs.kernel_ms), self._limits)
         finally:
             self._runs_ms += probe.runs_ms
             self.calls += probe.calls

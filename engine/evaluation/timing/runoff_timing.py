@@ -157,7 +157,7 @@ class _Runoff:
             contended = on_processor and self._contention.share() > BUSY
             probe = WallClockProbe(self._problem, runner, self._opened.empty_kernel, self._check, contended=contended)
             with _blaming(name):
-                excess_ms, _ = probe.excess_ms(median(counted), limits)
+                excess_ms, _ = probe.excess_ms(median(reported), median(counted), limits)
                 confirmed[name] = [ms + excess_ms for ms in counted]
                 check_report(reported, confirmed[name], contended=probe.contended)
         return confirmed

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 from engine.evaluation.correctness.comparison import checksum
@@ -39,26 +39,29 @@ class WallClockProbe:
         self._slots = len(problem.arena.slots)
         self.calls, self.runs_ms = 0, 0.0
 
-    def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
+    def excess_ms(self, reported_ms: float, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Return a call's excess over ``claimed_ms`` in milliseconds, and the evidence in words.
+
+        ``reported_ms``: the median time that the kernel's process reports for a single call. ``claimed_ms``: the time
+        that counts so far.
 
         Short bursts of activity in other programs can disturb all batches but hardly raise the load over the whole
         timing. The probe then repeats the batches with more attempts, and uses the smallest excess.
         """
         on_processor = limits.kind == "cpu" or limits.python
         if self.contended or not on_processor or claimed_ms > _CLOCK.batch_below_ms:
-            return self._excess_ms(claimed_ms, limits)
+            return self._excess_ms(reported_ms, claimed_ms, limits)
         least = float("inf"), ""
         for _ in range(_CLOCK.probes):
             contention = CpuContention(self._runner.pid, self._empty_kernel.pid)
-            least = min(least, self._excess_ms(claimed_ms, limits))
+            least = min(least, self._excess_ms(reported_ms, claimed_ms, limits))
             if least[0] == 0.0 or not contention.disturbed():
                 return least
             self._tries = _CLOCK.batches_contended
         self.contended = True
         return least
 
-    def _excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
+    def _excess_ms(self, reported_ms: float, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Return a call's excess over ``claimed_ms`` in milliseconds, and the evidence in words.
 
         The method uses the first case that applies. If calls are longer than ``batch_below_ms``, single calls suffice.
@@ -73,8 +76,9 @@ class WallClockProbe:
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree with the reported time"
         once = self._problem.mutates
+        warm = partial(self._warm_batches, reported_ms, claimed_ms, limits)
         if self._slots < 2:
-            return (0.0, "the model does not permit batched calls") if once else self._warm_batches(claimed_ms, limits)
+            return (0.0, "the model does not permit batched calls") if once else warm()
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
             return queued
         if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
@@ -82,7 +86,7 @@ class WallClockProbe:
             words = f"launch() waits for the device: batched calls took {each_ms:.4g} ms each"
             return max(0.0, each_ms - claimed_ms), words
         unrepeated = (0.0, "the model does not permit repeated calls")
-        warm_ms, words = unrepeated if once else self._warm_batches(claimed_ms, limits)
+        warm_ms, words = unrepeated if once else warm()
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0 and not once)
         repeats = self._slots < _CLOCK.between_calls
         if limits.python and limits.kind == "cpu" and max(warm_ms, cold_ms) == 0.0 and not (once and repeats):
@@ -108,18 +112,30 @@ class WallClockProbe:
                 return 0.0, f"{count} calls on alternating buffers agree with the reported time"
         return between_ms, f"the process worked for {between_ms:.4g} ms after each of {count} calls"
 
-    def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
+    def _warm_batches(self, reported_ms: float, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Time calls on the same, cached buffers. Such calls reveal even microseconds of hidden time, unless the kernel
         skips calls.
+
+        The process reports a batch's time, too. If the reported time of a compiled kernel's batch is clearly too short,
+        its clock is slow, and the probe assumes the same error for single calls.
         """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind], binds=False)
-        return self._least(
-            lambda: self._measured_warm_batch_ms(count, beside_ms),
+        rates: list[float] = []
+        excess_ms, words = self._least(
+            lambda: self._measured_warm_batch_ms(count, beside_ms, rates),
             claimed_ms,
             _CLOCK.warm_batch_factor * claimed_ms,
             f"{count} calls",
         )
+        if limits.python:  # The time between its calls has a check of its own.
+            return excess_ms, words
+        while min(rates) > _CLOCK.slow_clock and len(rates) < self._tries:
+            self._measured_warm_batch_ms(count, beside_ms, rates)
+        if (rate := min(rates)) <= _CLOCK.slow_clock:
+            return excess_ms, words
+        found = f"{count} calls in a batch took {rate:.3g} times as long as the process reports"
+        return max(excess_ms, rate * reported_ms - claimed_ms), found
 
     def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
         """Time calls on separate buffers. Separate buffers prevent skipped calls, but the buffers are cold."""
@@ -203,12 +219,17 @@ class WallClockProbe:
         reported_ms, wall_ms = CallBatch(self._problem, self._runner, count, self._check).call()
         return max(self._counted(count, wall_ms) / count - beside_ms, reported_ms / count)
 
-    def _measured_warm_batch_ms(self, count: int, beside_ms: float) -> float:
-        """Return the time per call of ``count`` calls on the buffers of one slot, in milliseconds."""
+    def _measured_warm_batch_ms(self, count: int, beside_ms: float, rates: list[float]) -> float:
+        """Return the time per call of ``count`` calls on the buffers of one slot, in milliseconds.
+
+        The method appends the ratio of the judge's time to the reported time to ``rates``.
+        """
         self._problem.trial(0).load(self._problem.arena.slots[0])
         self._problem.device.synchronize()
         reported_ms, wall_ms = self._runner.call([0] * count)
-        return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
+        seen_ms, own_ms = self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count
+        rates.append(seen_ms / max(own_ms, 1e-6))
+        return max(seen_ms, own_ms)
 
     def _measured_queued_ms(self, count: int) -> float | None:
         """Return the total time of ``count`` queued calls in milliseconds, excluding the time for queuing."""
