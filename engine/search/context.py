@@ -88,6 +88,15 @@ class Context:
         """
         return self.last_rounds and not self.takes_turns
 
+    def lacks_compile(self, problem: str) -> bool:
+        """Return whether a problem needs a ``torch.compile`` baseline and has none. With turns, only a problem with a
+        correct kernel needs this baseline.
+        """
+        found = self.state.problems[problem]
+        excluded = problem in self.state.refused or self.state.is_pruned(problem)
+        needs = self.config.evaluation.torch_compile and (found.best is not None or not self.takes_turns)
+        return needs and not excluded and "compile" not in found.baselines
+
     @property
     def paused(self) -> bool:
         return self.state.paused

@@ -241,19 +241,11 @@ class Owed:
         task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline. With turns, only problems with a correct kernel need this
-        baseline. The list is empty if the search leaves the baselines to a resume.
+        """Problems that lack a ``torch.compile`` baseline. The list is empty if the search leaves the baselines to a
+        resume.
         """
-        if not self._context.config.evaluation.torch_compile or self._context.leaves_compile:
-            return []
-        state, turns = self._context.state, self._context.takes_turns
-        return [
-            name
-            for name in self._problems
-            if "compile" not in (found := state.problems[name]).baselines
-            and not state.is_pruned(name)
-            and (found.best is not None or not turns)
-        ]
+        context = self._context
+        return [] if context.leaves_compile else [name for name in self._problems if context.lacks_compile(name)]
 
     def _affordable_baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. If the turn or the budget has no time for the baseline, log

@@ -189,11 +189,11 @@ class Steering:
             return Outcome("the search will stop when it is waiting only for a person's replies", then=stop)
         if not command.after_round:
             return Outcome("the search is stopping", then=stop)
-        problems = self._state.problems.values()
-        measures = self._context.config.evaluation.torch_compile and not self._context.takes_turns
-        lacks = measures and any("compile" not in one.baselines for one in problems)
+        lacks = not self._context.takes_turns and any(map(self._context.lacks_compile, self._state.problems))
         without = ", without the missing torch.compile times" if lacks else ""
-        return Outcome(f"the search will stop after the running rounds{without}", then=stop)
+        paused = "; the search is paused, so it first waits until you end the pause" if self._state.paused else ""
+        said = f"the search will stop after the running rounds{without}{paused}"
+        return Outcome(said, events=(ev.StopPlanned(),), then=stop)
 
     def _change_budget(self, command: requests.ChangeBudget) -> Outcome:
         requested: dict[str, float | None] = {

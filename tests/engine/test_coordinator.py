@@ -174,6 +174,7 @@ async def test_a_stop_after_the_rounds_does_not_wait_for_torch_compile(context_o
     await journal.record(replace(written("v2", "i1", 0, None, "a"), source=journal.put_blob("// v2")))
     send_request(context.paths, Stop(after_round=True), "a person")
     await until(lambda: state.variants["v2"].correct)
+    assert state.stop_planned
     assert await search == "stopped"
     assert judge.compiling == ["a"] and "compile" not in state.problems["a"].baselines
     assert "stopped the search" in state.problems["a"].compile_skipped

@@ -107,6 +107,15 @@ async def test_a_pause_from_before_an_interruption_is_shown(open_monitor: Any, e
         await monitor.until(lambda: "interrupted" not in monitor.text().splitlines()[1], "no notice")
 
 
+async def test_a_planned_stop_stays_on_the_screen(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.press("S", "y")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        engine.answer(ev.StopPlanned())
+        await monitor.until_shown("stops after this round")
+        assert "stopping after" not in monitor.text()
+
+
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B", "d")

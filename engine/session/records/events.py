@@ -449,6 +449,10 @@ class SearchResumed(Event, tag="search_resumed"):
     """A person ended a pause."""
 
 
+class StopPlanned(Event, tag="stop_planned"):
+    """A person asked the search to stop after the running rounds."""
+
+
 class BudgetChanged(Event, tag="budget_changed"):
     """A person set new limits for the whole session. None leaves a limit unchanged."""
 
@@ -528,6 +532,7 @@ AnyEvent = (
     | NodeUnpinned
     | SearchPaused
     | SearchResumed
+    | StopPlanned
     | BudgetChanged
     | ShareChanged
     | CommandHandled

@@ -36,7 +36,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
     state.gone.clear()
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
-    state.starts, state.died = state.starts + 1, False
+    state.starts, state.died, state.stop_planned = state.starts + 1, False, False
     if state.turn is not None and state.turn.stopped_s is None:
         state.turn = replace(state.turn, stopped_s=state.elapsed_s(time))
     if event.devices:  # The list is empty if the engine ended before it looked for devices.
@@ -391,6 +391,10 @@ def _search_resumed(state: SessionData, event: ev.SearchResumed, time: float) ->
     _begin_hold_up(state, time)
 
 
+def _stop_planned(state: SessionData, event: ev.StopPlanned, time: float) -> None:
+    state.stop_planned = True
+
+
 def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:
     if event.minutes is not None:
         state.minutes = event.minutes
@@ -460,6 +464,7 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.NodeUnpinned: _node_unpinned,
     ev.SearchPaused: _search_paused,
     ev.SearchResumed: _search_resumed,
+    ev.StopPlanned: _stop_planned,
     ev.BudgetChanged: _budget_changed,
     ev.ShareChanged: _share_changed,
     ev.CommandHandled: _command_handled,

@@ -74,6 +74,7 @@ class SessionData(Struct):
     paused: bool = False
     pause_kept: bool = False
     paused_at: float | None = None
+    stop_planned: bool = False
     minutes: float | None = None
     rounds: int | None = None
     dollars: float | None = None

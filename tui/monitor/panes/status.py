@@ -369,6 +369,8 @@ def _link(model: Model, palette: Palette) -> list[Part]:
         return [("finishing", palette.warn)]
     if kind == "live" and model.state.paused:
         return [("search paused (P)", palette.warn)]
+    if kind == "live" and model.state.stop_planned:
+        return [("stops after this round", palette.warn)]
     if kind in ("live", "finished"):
         return [(kind, palette.good)]
     if kind in ("stopped", "never ran"):
