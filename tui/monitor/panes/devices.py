@@ -15,7 +15,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.glyphs import not_judged_words
 from tui.text.sanitize import one_line
-from tui.view.activity import LIVE, owed_of
+from tui.view.activity import LIVE, activity_of
 from tui.view.model import Model
 
 MOST_LINES = 10
@@ -152,7 +152,7 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
     if model.wait is not None:
         lines.insert(0, line((f"  {_keeper(model.wait)}", palette.warn)))
     if not busy and model.link.kind in LIVE:
-        now = owed_of(model.state, model.source.limits)
+        now = None if model.state.paused else activity_of(model)
         lines.append(line((f"  {now or 'no kernels in progress'}", palette.dim)))
     return lines
 
