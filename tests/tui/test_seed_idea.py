@@ -219,3 +219,15 @@ async def test_typing_over_the_list_writes_the_idea(open_monitor: Any, searching
         await monitor.press("down")
         await monitor.type("a lookup table")
         assert monitor.app.screen.query_one("#prose").value == "a lookup table"
+
+
+async def test_the_arrow_keys_move_in_the_list_even_while_the_text_field_has_the_focus(
+    open_monitor: Any, searching: Engine
+) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("Playbook transformations")
+        await monitor.type("with a lookup table")
+        assert monitor.app.screen.query_one("#prose").has_focus
+        await monitor.press("down")
+        assert monitor.app.screen.query_one("#transformations").has_focus

@@ -106,7 +106,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             if self._catalogue is None:
                 yield Static("Looking for untried playbook transformations …", markup=False, classes="label")
             elif self._catalogue.early:
-                words = f"{self._on} has no verdict yet. Its transformations appear after the verdict."
+                words = f"{self._on} has no verdict yet. To see its transformations, open this dialog after the verdict."
                 yield Static(words, markup=False, classes="label")
             elif spent := self._catalogue.spent:
                 words = (
@@ -144,8 +144,13 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             self.on_resize()
 
     def on_key(self, event: Key) -> None:
-        """Put what the user types into the text field, even while the list has the focus."""
+        """Put what the user types into the text field, even while the list has the focus. The arrow keys always move in
+        the list.
+        """
         prose = self.query_one("#prose", Input)
+        if event.key in ("up", "down") and prose.has_focus and self._entries:
+            self.query_one("#transformations").focus()
+            event.stop()
         if event.character is not None and event.is_printable and not prose.has_focus:
             prose.focus()
             prose.insert_text_at_cursor(event.character)
