@@ -215,8 +215,8 @@ class ClockPolicy(Struct, frozen=True):
     their data in the caches.
     """
     slow_clock: float = 1.2
-    """Ratio of the judge's time to the reported time of a batch on the same buffers above which a compiled kernel's
-    process has a slow clock.
+    """Ratio of the judge's time to the reported time of a batch on the same buffers above which a compiled CPU kernel's
+    process has a slow clock. Measured ratios of 26 honest kernels range from 0.87 to 1.003.
     """
     between_calls: int = 12
     """Minimum number of calls of a Python kernel on alternating buffers. With fewer calls, a kernel could hide more

@@ -116,8 +116,8 @@ class WallClockProbe:
         """Time calls on the same, cached buffers. Such calls reveal even microseconds of hidden time, unless the kernel
         skips calls.
 
-        The process reports a batch's time, too. If the reported time of a compiled kernel's batch is clearly too short,
-        its clock is slow, and the probe assumes the same error for single calls.
+        The process reports a batch's time, too. On a CPU, if a compiled kernel's reported time of a batch is clearly
+        too short, its clock is slow, and the probe assumes the same error for single calls.
         """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind], binds=False)
@@ -128,7 +128,8 @@ class WallClockProbe:
             _CLOCK.warm_batch_factor * claimed_ms,
             f"{count} calls",
         )
-        if limits.python:  # The time between its calls has a check of its own.
+        # ``_between_calls`` checks Python kernels, and CUDA events time GPU kernels.
+        if limits.python or limits.kind != "cpu":
             return excess_ms, words
         while min(rates) > _CLOCK.slow_clock and len(rates) < self._tries:
             self._measured_warm_batch_ms(count, beside_ms, rates)
