@@ -106,7 +106,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             if self._catalogue is None:
                 yield Static("Looking for untried playbook transformations …", markup=False, classes="label")
             elif self._catalogue.early:
-                words = f"{self._on} has no verdict yet. To see its transformations, open this dialog after the verdict."
+                words = f"{self._on} has no verdict yet. For its transformations, reopen this dialog after the verdict."
                 yield Static(words, markup=False, classes="label")
             elif spent := self._catalogue.spent:
                 words = (
