@@ -84,7 +84,7 @@ def _leads(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> str:
     parts = [f"{one_line(session.name, 40)} on {won}" for session, won in zip(sessions, leads, strict=True) if won]
     ahead = f"leader: {', '.join(parts)}" if parts else "no session leads"
     told = f"; tied on {open_}" if open_ else ""
-    return f"The geomean covers the {count} that all sessions solved; {ahead}{told}."
+    return f"Geomean over the {count} that all sessions solved; {ahead}{told}."
 
 
 def _same_problem(sessions: Sequence[SessionFigures], name: str) -> bool:
