@@ -174,7 +174,8 @@ class Steering:
     def _resume(self, command: requests.Resume) -> Outcome:
         if not self._state.paused:
             return Outcome("the search is not paused")
-        return Outcome("the search continues", events=(ev.SearchResumed(),))
+        until = " until the running rounds end" if self._state.stop_planned else ""
+        return Outcome(f"the search continues{until}", events=(ev.SearchResumed(),))
 
     def _stop(self, command: requests.Stop) -> Outcome:
         def stop() -> None:
@@ -191,7 +192,7 @@ class Steering:
             return Outcome("the search is stopping", then=stop)
         lacks = not self._context.takes_turns and any(map(self._context.lacks_compile, self._state.problems))
         without = ", without the missing torch.compile times" if lacks else ""
-        paused = "; the search is paused, so it first waits until you end the pause" if self._state.paused else ""
+        paused = "; the search is paused, so the rounds continue after the pause" if self._state.paused else ""
         said = f"the search will stop after the running rounds{without}{paused}"
         return Outcome(said, events=(ev.StopPlanned(),), then=stop)
 

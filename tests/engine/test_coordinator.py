@@ -22,7 +22,7 @@ from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.session.journal import Journal
 from engine.session.records import events as ev
-from engine.session.records.requests import Restore, Stop
+from engine.session.records.requests import Pause, Restore, Resume, Stop
 from engine.session.records.verdict import Baseline, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, RequestInbox, SessionReader, create_session, send_request
@@ -178,6 +178,23 @@ async def test_a_stop_after_the_rounds_does_not_wait_for_torch_compile(context_o
     assert await search == "stopped"
     assert judge.compiling == ["a"] and "compile" not in state.problems["a"].baselines
     assert "stopped the search" in state.problems["a"].compile_skipped
+
+
+async def test_a_stop_after_the_rounds_waits_for_the_end_of_a_pause_and_says_so(context_of: ContextOf) -> None:
+    context = context_of()
+    context.evaluator = judge = Judge()  # type: ignore[assignment]
+    judge.compiles.set()
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(context.state.ideas))
+    send_request(context.paths, Pause(), "a person")
+    await until(lambda: context.state.paused)
+    stop = send_request(context.paths, Stop(after_round=True), "a person")
+    await until(lambda: stop in context.state.handled)
+    assert "after the pause" in context.state.handled[stop].message
+    await asyncio.wait({search}, timeout=1.0)
+    assert not search.done()
+    send_request(context.paths, Resume(), "a person")
+    assert await search == "stopped"
 
 
 async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_that_ends(

@@ -604,3 +604,9 @@ def test_a_finished_round_remembers_its_figure_that_a_later_runoff_corrects() ->
     assert correction_words(state, first) == "was 3.00x" and correction_words(state, second) == ""
     state = after(small_search(), ended, ev.RunoffFinished(problem="softmax", round=1, standings=standings))
     assert correction_words(state, state.problems["softmax"].rounds[1]) == "", "its own last runoff belongs to it"
+
+
+def test_a_planned_stop_ends_with_its_engine() -> None:
+    started = ev.EngineStarted(pid=1, host="h", version="0", resumed=True, devices=(), sandbox="")
+    assert after(small_search(), started, ev.StopPlanned()).stop_planned
+    assert not after(small_search(), started, ev.StopPlanned(), started).stop_planned

@@ -112,8 +112,8 @@ async def test_a_planned_stop_stays_on_the_screen(open_monitor: Any, engine: Any
         await monitor.press("S", "y")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         engine.answer(ev.StopPlanned())
-        await monitor.until_shown("stops after this round")
-        assert "stopping after" not in monitor.text()
+        await monitor.until_shown("stops after round")
+        assert "stopping after" not in monitor.text() and "ends ~" not in monitor.text()
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:

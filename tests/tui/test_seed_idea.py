@@ -221,13 +221,12 @@ async def test_typing_over_the_list_writes_the_idea(open_monitor: Any, searching
         assert monitor.app.screen.query_one("#prose").value == "a lookup table"
 
 
-async def test_the_arrow_keys_move_in_the_list_even_while_the_text_field_has_the_focus(
-    open_monitor: Any, searching: Engine
-) -> None:
+async def test_the_down_key_moves_from_the_text_field_to_the_list(open_monitor: Any, searching: Engine) -> None:
     async with open_monitor(searching.paths) as monitor:
         await monitor.press("B", "i")
         await monitor.until_shown("Playbook transformations")
         await monitor.type("with a lookup table")
-        assert monitor.app.screen.query_one("#prose").has_focus
+        await monitor.until_shown("up/down: transformations")
         await monitor.press("down")
+        await monitor.until_shown("up/down: choose")
         assert monitor.app.screen.query_one("#transformations").has_focus

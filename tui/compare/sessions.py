@@ -9,7 +9,6 @@ from math import sqrt
 from engine.config.tolerance import tolerance_name, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.speedup_text import interval, marked, sol_percent, speedup
-from engine.session.store import STOPPED_WORDS
 from tui.compare.comparison import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
@@ -84,7 +83,7 @@ def _leads(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> str:
     parts = [f"{one_line(session.name, 40)} on {won}" for session, won in zip(sessions, leads, strict=True) if won]
     ahead = f"leader: {', '.join(parts)}" if parts else "no session leads"
     told = f"; tied on {open_}" if open_ else ""
-    return f"Geomean over the {count} that all sessions solved; {ahead}{told}."
+    return f"Geomeans cover the {count} that all sessions solved; {ahead}{told}."
 
 
 def _same_problem(sessions: Sequence[SessionFigures], name: str) -> bool:
@@ -111,7 +110,7 @@ def _overall(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> tuple
             "more" if _same_tolerance(sessions) else None,
         ),
         Row("tolerance", tuple(words(tolerance_words(session.tolerance)) for session in sessions), fold=2),
-        Row("state", tuple(words(_state(session)) for session in sessions)),
+        Row("state", tuple(words(session.state) for session in sessions)),
         Row("search time", tuple(Cell(fmt.clock(session.seconds), session.seconds) for session in sessions)),
         Row("verdicts", tuple(words(str(session.verdicts)) for session in sessions)),
         Row("built", tuple(_share(one.built, one.judged) for one in sessions), "more"),
@@ -119,10 +118,6 @@ def _overall(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> tuple
         Row("dollars", tuple(_dollars(session) for session in sessions)),
     )
     return known_rows(rows)
-
-
-def _state(session: SessionFigures) -> str:
-    return next((words for reason, words in STOPPED_WORDS.items() if reason == session.state), session.state)
 
 
 def _search(sessions: Sequence[SessionFigures]) -> tuple[Row, ...]:

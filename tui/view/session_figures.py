@@ -19,7 +19,7 @@ from engine.problem.spec import Language
 from engine.session.budget import elapsed_s
 from engine.session.records.verdict import UNJUDGED
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
-from engine.session.store import SessionPaths, SessionReader, engine_liveness
+from engine.session.store import SessionPaths, SessionReader, engine_liveness, stopped_words
 from tui.view.results import ResultRow, results_of
 
 NOT_NEEDED = ("variant_stage", "log_line", "command_handled")
@@ -45,7 +45,7 @@ class ProblemFigures(Struct, frozen=True, kw_only=True):
 class SessionFigures(Struct, frozen=True, kw_only=True):
     """A session's figures.
 
-    ``state`` is "new", "running", "died" or the reason why the engine stopped. ``created`` is in Unix seconds, and
+    ``state`` is the state's name, as the session list shows it. ``created`` is in Unix seconds, and
     ``seconds`` is the search time. ``statuses`` counts verdicts by status, and ``proposers`` counts kernels by
     proposer. ``dollars`` is the known cost. ``unpriced`` counts replies without a known price, and ``uncertain`` counts
     attempts without a reported cost. Correct kernels meet ``tolerance``. ``config`` maps dotted keys to
@@ -151,7 +151,12 @@ def figures_of(state: SessionState, directory: Path, config: str, *, running: bo
     judged = [one for one in state.variants.values() if one.verdict is not None]
     spend = state.spending.total
     engine = state.engine
-    word = "running" if running else "new" if engine is None else engine.stopped or "died"
+    if running:
+        word = "paused" if state.paused else "running"
+    elif engine is None:
+        word = "never ran"
+    else:
+        word = stopped_words(engine.stopped) if engine.stopped is not None else "died"
     return SessionFigures(
         name=directory.name,  # The session's config can have another name.
         directory=str(directory),

@@ -5,7 +5,7 @@ call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from statistics import median
 
@@ -121,22 +121,24 @@ class WallClockProbe:
         """
         count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind], binds=False)
-        rates: list[float] = []
+        batches: list[tuple[float, float]] = []
         excess_ms, words = self._least(
-            lambda: self._measured_warm_batch_ms(count, beside_ms, rates),
+            lambda: self._measured_warm_batch_ms(count, beside_ms, batches),
             claimed_ms,
             _CLOCK.warm_batch_factor * claimed_ms,
             f"{count} calls",
         )
-        # ``_between_calls`` checks Python kernels, and CUDA events time GPU kernels.
+        # Python kernels have an allowance per call, and CUDA events time GPU kernels.
         if limits.python or limits.kind != "cpu":
             return excess_ms, words
-        while min(rates) > _CLOCK.slow_clock and len(rates) < self._tries:
-            self._measured_warm_batch_ms(count, beside_ms, rates)
-        if (rate := min(rates)) <= _CLOCK.slow_clock:
+        while _rate(batches) > _CLOCK.slow_clock and len(batches) < self._tries:
+            self._measured_warm_batch_ms(count, beside_ms, batches)
+        if (rate := _rate(batches)) <= _CLOCK.slow_clock:
             return excess_ms, words
+        # A process that reports almost nothing for a batch has an arbitrary rate.
+        most_ms = _CLOCK.batch_colder * min(seen_ms for _, seen_ms in batches)
         found = f"{count} calls in a batch took {rate:.3g} times as long as the process reports"
-        return max(excess_ms, rate * reported_ms - claimed_ms), found
+        return max(excess_ms, min(rate * reported_ms, most_ms) - claimed_ms), found
 
     def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
         """Time calls on separate buffers. Separate buffers prevent skipped calls, but the buffers are cold."""
@@ -220,17 +222,16 @@ class WallClockProbe:
         reported_ms, wall_ms = CallBatch(self._problem, self._runner, count, self._check).call()
         return max(self._counted(count, wall_ms) / count - beside_ms, reported_ms / count)
 
-    def _measured_warm_batch_ms(self, count: int, beside_ms: float, rates: list[float]) -> float:
+    def _measured_warm_batch_ms(self, count: int, beside_ms: float, batches: list[tuple[float, float]]) -> float:
         """Return the time per call of ``count`` calls on the buffers of one slot, in milliseconds.
 
-        The method appends the ratio of the judge's time to the reported time to ``rates``.
+        The method appends the reported time per call and the judge's time per call to ``batches``.
         """
         self._problem.trial(0).load(self._problem.arena.slots[0])
         self._problem.device.synchronize()
         reported_ms, wall_ms = self._runner.call([0] * count)
-        seen_ms, own_ms = self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count
-        rates.append(seen_ms / max(own_ms, 1e-6))
-        return max(seen_ms, own_ms)
+        batches.append((sum(reported_ms) / count, self._counted(count, wall_ms) / count - beside_ms))
+        return max(batches[-1])
 
     def _measured_queued_ms(self, count: int) -> float | None:
         """Return the total time of ``count`` queued calls in milliseconds, excluding the time for queuing."""
@@ -248,6 +249,11 @@ class WallClockProbe:
         self.calls += count
         self.runs_ms += wall_ms
         return wall_ms
+
+
+def _rate(batches: Sequence[tuple[float, float]]) -> float:
+    """Return the smallest ratio of the judge's time to the reported time among ``batches``."""
+    return min(seen_ms / max(reported_ms, 1e-6) for reported_ms, seen_ms in batches)
 
 
 def _cold_ms(problem: JudgedProblem) -> float:

@@ -31,6 +31,7 @@ from engine.session.store.session_directory import (
     find_session,
     list_sessions,
     quick_check,
+    stopped_words,
     summarize,
 )
 from engine.session.store.shipped.bundled import SessionBundled, is_bundled, must_not_be_bundled, own_copy
@@ -73,6 +74,7 @@ __all__ = [
     "quick_check",
     "send_request",
     "sessions_in",
+    "stopped_words",
     "summarize",
     "wait_handled",
     "write_best",

@@ -45,6 +45,12 @@ STOPPED_WORDS: dict[StopReason, str] = {
 both show the state itself.
 """
 
+
+def stopped_words(stopped: StopReason | None) -> str:
+    """Return the name of the state of a search whose engine stopped for the reason ``stopped``."""
+    return "finished" if stopped == "finished" else STOPPED_WORDS.get(stopped or "stopped", "stopped")
+
+
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measured")
 
 
@@ -93,7 +99,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
             return "paused"
         if self.state == "new":
             return "never ran"
-        return STOPPED_WORDS.get(self.stopped or "stopped", "stopped") if self.state == "stopped" else self.state
+        return stopped_words(self.stopped) if self.state == "stopped" else self.state
 
     @property
     def bests(self) -> list[str]:

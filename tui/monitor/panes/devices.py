@@ -15,7 +15,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.glyphs import not_judged_words
 from tui.text.sanitize import one_line
-from tui.view.activity import LIVE, activity_of
+from tui.view.activity import LIVE, activity_of, baseline_beside
 from tui.view.model import Model
 
 MOST_LINES = 10
@@ -151,8 +151,11 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
         lines.append(line((f"  {queued} queued", palette.dim)))
     if model.wait is not None:
         lines.insert(0, line((f"  {_keeper(model.wait)}", palette.warn)))
-    if not busy and model.link.kind in LIVE:
-        now = None if model.state.paused else activity_of(model)
+    if not busy and model.wait is None and model.link.kind in LIVE:
+        if (bare := baseline_beside(model)) is not None:
+            now: str | None = f"timing torch.compile on {bare.id}"
+        else:
+            now = None if model.state.paused else activity_of(model)
         lines.append(line((f"  {now or 'no kernels in progress'}", palette.dim)))
     return lines
 

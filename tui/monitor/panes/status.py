@@ -188,7 +188,7 @@ def _share(model: Model, palette: Palette) -> list[Part]:
 
 
 def _ends(model: Model, palette: Palette) -> list[Part]:
-    """Return the search's estimated end, in local time. A paused search has no known end."""
+    """Return the search's estimated end, in local time. A search that is paused or will stop early has no known end."""
     progress = progress_of(model)
     if progress is None or progress.left_s is None or overrun_of(model) is not None:
         return []
@@ -368,9 +368,9 @@ def _link(model: Model, palette: Palette) -> list[Part]:
     if overrun_of(model) is not None:
         return [("finishing", palette.warn)]
     if kind == "live" and model.state.paused:
-        return [("search paused (P)", palette.warn)]
+        return [("search paused (P)" + (", then stops" if model.state.stop_planned else ""), palette.warn)]
     if kind == "live" and model.state.stop_planned:
-        return [("stops after this round", palette.warn)]
+        return [("stops after round", palette.warn)]
     if kind in ("live", "finished"):
         return [(kind, palette.good)]
     if kind in ("stopped", "never ran"):

@@ -29,6 +29,8 @@ MOST_COLUMNS, BESIDE_WORDS = 110, 11
 """The dialog's maximum width, and the width of its borders, padding and scrollbar, in cells."""
 MOST_LINES = 5
 """Maximum number of lines for a transformation's description."""
+_LIST_KEYS = "enter: seed   up/down: choose   type: your own idea   esc: cancel"
+_TEXT_KEYS = "enter: seed your idea   up/down: transformations   esc: cancel"
 OTHER_LINES = 14
 """Number of screen lines outside the list and the description, including two that stay empty."""
 
@@ -124,8 +126,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 label = "In your own words. No model writes the kernel: enter opens $EDITOR, where you write it."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
-            keys = "up/down: choose   type: your own idea   " if self._entries else ""
-            yield Static(f"enter: seed   {keys}esc: cancel", markup=False, id="hint")
+            yield Static(_LIST_KEYS if self._entries else "enter: seed   esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
         self.query_one("#transformations" if self._entries else "#prose").focus()
@@ -144,8 +145,8 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             self.on_resize()
 
     def on_key(self, event: Key) -> None:
-        """Put what the user types into the text field, even while the list has the focus. The arrow keys always move in
-        the list.
+        """Put what the user types into the text field, even while the list has the focus. From the text field, the up
+        and down keys move the focus to the list.
         """
         prose = self.query_one("#prose", Input)
         if event.key in ("up", "down") and prose.has_focus and self._entries:
@@ -155,6 +156,12 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             prose.focus()
             prose.insert_text_at_cursor(event.character)
             event.stop()
+
+    def on_descendant_focus(self) -> None:
+        """Say what the Enter key seeds."""
+        if self._entries:
+            hint = _TEXT_KEYS if self.query_one("#prose").has_focus else _LIST_KEYS
+            self.query_one("#hint", Static).update(hint)
 
     def on_resize(self) -> None:
         """Fit the list to the screen, so that the longest description fits in full."""

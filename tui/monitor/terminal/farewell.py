@@ -44,7 +44,8 @@ def parting_words(model: Model) -> str:
         left = max(0.0, limit * 60 - model.search_seconds())
         spend = f"{fmt.clock(left)} of its time budget is left"
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
-    how = "is paused; its engine is still running" if model.state.paused else "continues"
+    goes_on = "stops after the running rounds" if model.state.stop_planned else "continues"
+    how = "is paused; its engine is still running" if model.state.paused else goes_on
     return (
         f"The search {name} {how}{pid}; {spend}.\n"
         f"  watch: {program()} attach {argument}\n"

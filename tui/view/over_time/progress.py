@@ -41,8 +41,8 @@ def progress_of(model: Model) -> Progress | None:
     if TIME in shares:
         left.append(max(0.0, (limits.minutes or 0.0) * 60 - elapsed_s))
     of = max(shares, key=lambda name: shares[name])
-    stands = model.state.paused or model.state.held_up_at is not None
-    return Progress(shares[of], of, None if stands else min(left, default=None))
+    unknown = model.state.paused or model.state.stop_planned or model.state.held_up_at is not None
+    return Progress(shares[of], of, None if unknown else min(left, default=None))
 
 
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
