@@ -190,6 +190,8 @@ class Steering:
             return Outcome("the search will stop when it is waiting only for a person's replies", then=stop)
         if not command.after_round:
             return Outcome("the search is stopping", then=stop)
+        if self._state.stop_planned:
+            return Outcome("the search already stops after the running rounds")
         lacks = not self._context.takes_turns and any(map(self._context.lacks_compile, self._state.problems))
         without = ", without the missing torch.compile times" if lacks else ""
         paused = "; the search is paused, so the rounds continue after the pause" if self._state.paused else ""

@@ -253,7 +253,7 @@ def test_sessions_side_by_side(tmp_path: Path) -> None:
     figures = [read_figures(a), read_figures(b)]
     found = compare_sessions(figures)
     assert [head.name for head in found.heads] == ["a", "b"]
-    assert found.words == ("Geomeans cover the 1 problem that all sessions solved; leader: b on 1.",)
+    assert found.words == ("Geomeans cover 1 comparable problem that all solved; leader: b on 1.",)
     assert texts(found, "state") == ["finished", "died"]
     assert texts(found, "geomean") == ["2.00x", "3.00x"] and row(found, "geomean").leaders == {1}
     assert texts(found, "correct") == ["1/2 50%", "2/2 100%"]
@@ -283,7 +283,7 @@ def test_sessions_of_different_tolerances_have_no_leader(tmp_path: Path) -> None
         assert row(found, label, section).leaders == frozenset()
     assert differing(figures) == {"evaluation.tolerance": ["kernelbench", "crfm", "crfm"]}
     alike = compare_sessions(figures[1:])
-    assert alike.words == ("Geomeans cover the 1 problem that all sessions solved; leader: old on 1.",)
+    assert alike.words == ("Geomeans cover 1 comparable problem that all solved; leader: old on 1.",)
     assert row(alike, "geomean").leaders == {1} and differing(figures[1:]) == {}
 
 

@@ -55,7 +55,7 @@ def differing(sessions: Sequence[SessionFigures]) -> dict[str, list[str | None]]
 def _words(sessions: Sequence[SessionFigures], problems: Sequence[str], shared: Sequence[str]) -> list[str]:
     said = []
     if not shared:
-        said.append("No problem is solved in all of these sessions.")
+        said.append("No comparable problem is solved in all of these sessions.")
     elif _same_tolerance(sessions):
         said.append(_leads(sessions, shared))
     else:
@@ -79,11 +79,11 @@ def _leads(sessions: Sequence[SessionFigures], shared: Sequence[str]) -> str:
             leads[next(iter(leaders))] += 1
         else:
             open_ += 1
-    count = f"{len(shared)} problem{'' if len(shared) == 1 else 's'}"
+    count = f"{len(shared)} comparable problem{'' if len(shared) == 1 else 's'}"
     parts = [f"{one_line(session.name, 40)} on {won}" for session, won in zip(sessions, leads, strict=True) if won]
     ahead = f"leader: {', '.join(parts)}" if parts else "no session leads"
     told = f"; tied on {open_}" if open_ else ""
-    return f"Geomeans cover the {count} that all sessions solved; {ahead}{told}."
+    return f"Geomeans cover {count} that all solved; {ahead}{told}."
 
 
 def _same_problem(sessions: Sequence[SessionFigures], name: str) -> bool:

@@ -44,7 +44,8 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
         died=not live.running and engine is not None,
     )
     doing = "starting" if starts else "paused" if state.paused else "searching"
-    words = f"{doing}, engine pid {live.pid}" if live.running else "no engine has run yet"
+    stops = ", stops after the running rounds" if state.stop_planned and not starts else ""
+    words = f"{doing}{stops}, engine pid {live.pid}" if live.running else "no engine has run yet"
     if live.stall is not None:
         words = f"STALLED, {live.stall.rstrip('.')}"
     if not live.running and engine is not None:

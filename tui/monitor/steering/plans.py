@@ -212,7 +212,8 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
     busy = sum(variant.stage not in _UNSTARTED for variant in flight)
     question: tuple[str, ...]
     if after_round:
-        question = ("Stop the search after the running rounds?", _KEPT)
+        paused = ("The search is paused, so its rounds continue after the pause.",) if state.paused else ()
+        question = ("Stop the search after the running rounds?", *paused, _KEPT)
         return Plan(
             requests.Stop(after_round=True),
             "stopping after the running rounds",
