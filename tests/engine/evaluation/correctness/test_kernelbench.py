@@ -12,6 +12,7 @@ import torch
 
 from engine.evaluation.correctness.kernelbench_rules import mismatch, not_applicable, speedup
 from engine.problem.spec import Language, ProblemSpec, Role, TensorSpec
+from engine.session.records import speedup_text
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import kernelbench_words
 from tests.engine.evaluation import modules
@@ -80,9 +81,8 @@ def test_a_right_kernel_is_accepted_by_both_and_has_both_speedups(judge: Judge) 
     verdict = judge(SOFTMAX, softmax("cpp"))
     assert (verdict.status, theirs(verdict)) == ("correct", "correct"), verdict
     assert verdict.kernelbench is not None and verdict.kernelbench.speedup is not None and verdict.speedup is not None
-    assert kernelbench_words(verdict.kernelbench) == (
-        f"correct, {verdict.kernelbench.speedup:.2f}x (5 trials passed, atol = rtol = 0.0001)"
-    )
+    written = speedup_text.speedup(verdict.kernelbench.speedup)
+    assert kernelbench_words(verdict.kernelbench) == f"correct, {written} (5 trials passed, atol = rtol = 0.0001)"
     assert 0 < verdict.stage_s["kernelbench"] < 1
 
 
