@@ -114,6 +114,8 @@ async def test_a_planned_stop_stays_on_the_screen(open_monitor: Any, engine: Any
         engine.answer(ev.StopPlanned())
         await monitor.until_shown("stops after round")
         assert "stopping after" not in monitor.text() and "ends ~" not in monitor.text()
+        engine.record(ev.SearchPaused())
+        await monitor.until_shown("search paused (P), then stops")
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
