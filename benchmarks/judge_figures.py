@@ -7,8 +7,8 @@ Each step is a separate script or test run, with its own build cache and its sha
 next step, in order of importance. Steps that measure PyTorch against the judge run last, alone.
 
 After ``--minutes``, the script ends the running steps and prints the table. To continue, repeat the command. It skips
-steps that have ended and continues runs of ``copies.py``, which stores each outcome. A test run that ``--minutes`` cuts
-off starts again. Delete RESULTS after a change to the judge, or RESULTS/STEP.json to repeat a step. Exit status 1: a
+steps that have ended. It continues runs of ``copies.py``, which stores each outcome, and test runs, without the tests
+that passed before. Delete RESULTS after a change to the judge, or RESULTS/STEP.json to repeat a step. Exit status 1: a
 step failed. Exit status 3: steps are left.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,7 +62,8 @@ def steps_of(checkout: Path, results: Path) -> list[Step]:
         return Step(name, ["benchmarks/copies.py", *map(str, files), *stored])
 
     def tests(name: str, *arguments: str) -> Step:
-        return Step(name, ["-m", "pytest", "-q", "-n", "0", "-m", "gpu", *arguments])
+        passed = [f"--deselect={test}" for test in passed_tests(results / f"{name}.log")]
+        return Step(name, ["-m", "pytest", "-v", "-n", "0", "-m", "gpu", *arguments, *passed])
 
     levels = {level: sorted((checkout / "KernelBench" / f"level{level}").glob("*.py")) for level in (1, 2, 3)}
     everything = [file for files in levels.values() for file in files]
@@ -78,6 +80,12 @@ def steps_of(checkout: Path, results: Path) -> list[Step]:
         Step("agreement", ["benchmarks/kernelbench_agreement.py", str(checkout)], alone=True),
         Step("repeatability", ["benchmarks/repeatability.py", "--language", "cu"], alone=True),
     ]
+
+
+def passed_tests(log: Path) -> list[str]:
+    """Return the tests that passed in earlier runs of a step, from the output of ``pytest -v``."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return re.findall(r"^(tests/\S.*?) (?:PASSED|XFAIL)\b", text, flags=re.MULTILINE)
 
 
 class Lane:
