@@ -372,7 +372,7 @@ class Search:
             return await self._finish_within_budget()
         self._start_rounds()
         if not self._queue.idle or self._rounds or not self._opening.done:
-            if any(problem.in_runoff for problem in self._problems.values()):
+            if self._is_opening or any(problem.in_runoff for problem in self._problems.values()):
                 self._queue.touch()
             self._do_owed(only_if_idle=True)
             return "waiting" if self.context.until_idle and self._only_waits() else None
@@ -399,6 +399,13 @@ class Search:
         if not self._needs_person:
             return "finished"
         return "waiting" if self.context.ends_without_person else None
+
+    @property
+    def _is_opening(self) -> bool:
+        """Whether more problems are about to open, whose kernels come before ``torch.compile``. With turns, only one
+        problem is open at a time.
+        """
+        return not self._opening.done and not self.context.takes_turns
 
     @property
     def _needs_person(self) -> bool:
@@ -541,7 +548,10 @@ class Search:
             self.begin(problem)
 
     def begin(self, problem: str) -> None:
-        """Start the rounds of an open problem, and queue its kernels that have no verdict."""
+        """Start the rounds of an open problem, and queue its kernels that have no verdict. A ``torch.compile`` baseline
+        starts only if the device stays idle, so that the problem's first kernels come first, even after a resume.
+        """
+        self._queue.touch()
         self._problems[problem] = ProblemSearch(self.context, problem)
         self._restless.add(problem)
         self._enqueue_waiting(problem)

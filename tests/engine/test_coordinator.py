@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
 from engine.evaluation.evaluator import Opened
 from engine.problem.spec import Language, ProblemSpec
+from engine.search import coordinator
 from engine.search.context import Context
 from engine.search.coordinator import Search
 from engine.search.ids import Ids
@@ -227,21 +229,71 @@ async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_
     assert state.problems["a"].turn_end == "near_sol"
 
 
+async def resumed_with_waiting_kernels(context: Context) -> None:
+    """Time eager for both problems. Let ``v2`` of problem ``b`` wait for its verdict, besides ``v1`` of ``a``."""
+    eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 9))
+    await context.journal.record(*(ev.BaselineMeasured(problem=name, baseline=eager) for name in ("a", "b")))
+    v2 = replace(written("v2", "i2", 0, None, "b"), source=context.journal.put_blob("// v2"))
+    await context.journal.record(proposed("i2", 0, None, "b"), v2)
+
+
 async def test_a_resumed_search_judges_waiting_kernels_before_it_opens_the_other_problems(
     context_of: ContextOf,
 ) -> None:
-    context = context_of()
-    judge, state, journal = context.evaluator, context.state, context.journal
-    assert isinstance(judge, Judge)
+    context, built = context_of(), asyncio.Event()
+
+    class Builds(Judge):
+        """Judges a kernel after its build, which ends while ``built`` is set."""
+
+        async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *more: Any) -> Verdict:
+            on_stage = more[0]
+            on_stage("building")
+            await built.wait()
+            on_stage("checking")
+            return await super().evaluate(problem, language, source, *more)
+
+    context.evaluator = judge = Builds()  # type: ignore[assignment]
+    state = context.state
     judge.compiles.set()
-    eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 9))
-    await journal.record(*(ev.BaselineMeasured(problem=name, baseline=eager) for name in ("a", "b")))
-    v2 = replace(written("v2", "i2", 0, None, "b"), source=journal.put_blob("// v2"))
-    await journal.record(proposed("i2", 0, None, "b"), v2)
-    await journal.record(ev.VerdictGiven(variant="v1", verdict=verdict(2.0)))
+    await resumed_with_waiting_kernels(context)
+    await context.journal.record(ev.VerdictGiven(variant="v1", verdict=verdict(2.0)))
     search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: state.variants["v2"].stage == "building")
+    await asyncio.wait({search}, timeout=0.5)
+    assert judge.did == ["build // v2", "open b"], "opening a would delay the build"
+    built.set()
     await until(lambda: "open a" in judge.did)
     assert judge.did[:4] == ["build // v2", "open b", "judge // v2", "open a"]
     await until(lambda: state.engine is not None and state.engine.startup == ev.StartupStep(step="done"))
+    context.ending = "stopped"
+    assert await search == "stopped"
+
+
+async def test_a_resumed_search_judges_waiting_kernels_before_it_times_torch_compile(
+    context_of: ContextOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second problem opens slowly, so the device is idle for longer than ``IDLE_S`` in the meantime."""
+    monkeypatch.setattr(coordinator, "IDLE_S", 0.2)
+    context, opens = context_of(), asyncio.Event()
+
+    class OpensSlowly(Judge):
+        async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+            if problem.id == "b":
+                await opens.wait()
+            return await super().open(problem, header, sol_ms)
+
+        async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+            self.did.append(f"compile {problem.id}")
+            return await super().compile_baseline(problem)
+
+    context.evaluator = judge = OpensSlowly()  # type: ignore[assignment]
+    judge.compiles.set()
+    await resumed_with_waiting_kernels(context)
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: context.state.variants["v1"].correct)
+    await asyncio.wait({search}, timeout=1.0)
+    opens.set()
+    await until(lambda: "compile a" in judge.did)
+    assert judge.did.index("judge // v2") < judge.did.index("compile a")
     context.ending = "stopped"
     assert await search == "stopped"

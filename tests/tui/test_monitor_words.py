@@ -34,7 +34,7 @@ from tui.monitor.snapshot import screen_text
 from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
-from tui.view.activity import now_of
+from tui.view.activity import now_of, reopening_of
 from tui.view.model import Link, Model
 from tui.view.results import results_of
 from tui.view.source import SessionSource, Update, limits_of
@@ -308,8 +308,10 @@ def test_the_clock_of_a_turn_stands_still_until_a_new_engine_continues_it(sessio
     model.link = Link("live")
     palette = monochrome()
     assert "problem 1/1 1:00/5:00" in status_line(model, palette, 200, ascii_only=True).text
+    assert reopening_of(state) is state.problems["softmax"]
     state.apply(ev.Recorded(state.seq + 1, NOW + 510, turn))
     assert "problem 1/1 1:10/5:00" in status_line(model, palette, 200, ascii_only=True).text
+    assert reopening_of(state) is None, "the engine continues a turn after it has opened the problem"
     assert model.turn_seconds() == state.problem_seconds("softmax", NOW + 520)
 
 

@@ -163,7 +163,9 @@ def reopening_of(state: SessionState) -> ProblemState | None:
     if (step := state.engine.startup) is not None and not state.takes_turns:
         reopens = step.step == "problem" and "eager" in state.problems[step.problem].baselines
         return state.problems[step.problem] if reopens else None
-    # Older engines record no steps, and no engine records when it reopens a problem for a turn.
+    if state.turn is not None and state.turn.continued and state.turn.stopped_s is None:
+        return None
+    # Older engines record no steps, and no engine records when it reopens a problem for a new turn.
     since = state.engine.started_at
     searched = [one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one)]
     places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]

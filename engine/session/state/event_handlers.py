@@ -346,7 +346,7 @@ def _continue_turn(state: SessionData, problem: str, time: float) -> None:
     """
     if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:
         began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s
-        state.turn = replace(turn, began_s=began_s, stopped_s=None)
+        state.turn = replace(turn, began_s=began_s, stopped_s=None, continued=True)
 
 
 def _turn_ended(state: SessionData, event: ev.TurnEnded, time: float) -> None:

@@ -242,7 +242,8 @@ class TurnState(Struct, frozen=True):
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
     ``stopped_s`` is the engine time at which a new engine started; None once this engine continues the turn. The time
-    from the engine's start to that point does not count toward the turn.
+    from the engine's start to that point does not count toward the turn. ``continued``: whether a new engine has
+    continued the turn, which means that it has opened the problem.
     """
 
     problem: str
@@ -250,6 +251,7 @@ class TurnState(Struct, frozen=True):
     began_s: float
     round: int
     stopped_s: float | None = None
+    continued: bool = False
 
 
 class EngineState(Struct):
