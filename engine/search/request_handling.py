@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -167,9 +168,16 @@ class Steering:
     def _pause(self, command: requests.Pause) -> Outcome:
         if self._state.paused:
             return Outcome("the search is already paused")
-        running = sum(1 for one in self._state.in_flight() if one.stage != "queued")
-        tail = f"; {running} running evaluation{'s' * (running != 1)} will finish" if running else ""
-        return Outcome(f"paused: no new evaluations start{tail}", events=(ev.SearchPaused(),))
+        stages = Counter(one.stage for one in self._state.at_work() if not self._state.is_pruned(one.id))
+        queued, waiting = stages["queued"], stages["waiting"]
+        running = stages.total() - queued - waiting
+        started = [f"{count} {which}" for count, which in ((running, "running"), (waiting, "waiting")) if count]
+        said = ["paused: no new evaluations start"]
+        if started:
+            said.append(f"{' and '.join(started)} evaluation{'s' * (running + waiting != 1)} will finish")
+        if queued:
+            said.append(f"{queued} queued kernel{'s stay' if queued != 1 else ' stays'} queued until you unpause")
+        return Outcome("; ".join(said), events=(ev.SearchPaused(),))
 
     def _resume(self, command: requests.Resume) -> Outcome:
         if not self._state.paused:

@@ -22,12 +22,14 @@ from engine.search.context import Context
 from engine.search.coordinator import Search
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
+from engine.search.request_handling import Steering
 from engine.session.journal import Journal
 from engine.session.records import events as ev
 from engine.session.records.requests import Pause, Restore, Resume, Stop
-from engine.session.records.verdict import Baseline, Timing, Verdict
+from engine.session.records.verdict import Baseline, Stage, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, RequestInbox, SessionReader, create_session, send_request
+from engine.session.store.reader import SentRequest
 from engine.system import clock
 from tests.engine.test_state import problem_added, proposed, verdict, written
 from tests.patience import TRIES
@@ -197,6 +199,18 @@ async def test_a_stop_after_the_rounds_waits_for_the_end_of_a_pause_and_says_so(
     assert not search.done()
     send_request(context.paths, Resume(), "a person")
     assert await search == "stopped"
+
+
+async def test_a_pause_says_which_evaluations_finish_and_which_kernels_stay_queued(context_of: ContextOf) -> None:
+    context = context_of()
+    state, journal = context.state, context.journal
+    steering = Steering(context, lambda _: None, lambda _: None)
+    await journal.record(*(written(name, "i1", 0, None, "a") for name in ("v2", "v3", "v4")))
+    stages: tuple[tuple[str, Stage], ...] = (("v1", "timing"), ("v2", "waiting"), ("v3", "waiting"))
+    await journal.record(*(ev.VariantStage(variant=name, stage=stage) for name, stage in stages))
+    await steering.handle(SentRequest(1, 0.0, "a person", Pause()))
+    said = "paused: no new evaluations start; 1 running and 2 waiting evaluations will finish; "
+    assert state.handled[1].message == f"{said}1 queued kernel stays queued until you unpause"
 
 
 async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_that_ends(

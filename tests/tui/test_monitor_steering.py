@@ -30,9 +30,10 @@ def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths
         variant.stage = ("timing", "waiting", "queued")[min(number, 2)]
     unstarted = len(flight) - 1
     assert unstarted >= 1
-    noun = "waiting or queued evaluation" + ("s" if unstarted > 1 else "")
-    said = f"This cancels 1 running evaluation and drops {unstarted} {noun}."
-    assert said in plan_stop(state, after_round=False).question
+    question = plan_stop(state, after_round=False).question
+    assert "This cancels 1 running evaluation. A resume repeats it." in question
+    kept = "kernel is" if unstarted == 1 else "kernels are"
+    assert f"{unstarted} waiting or queued {kept} kept for a resume." in question
     of_one = plan_prune(state, flight[1].id).question
     assert "This drops 1 waiting or queued evaluation." in of_one
 

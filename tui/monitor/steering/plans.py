@@ -208,8 +208,6 @@ def _costs_below(change: requests.ChangeBudget | requests.ChangeShare, spend: Sp
 
 
 def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
-    flight = state.in_flight()
-    busy = sum(variant.stage not in _UNSTARTED for variant in flight)
     question: tuple[str, ...]
     if after_round:
         paused = ("The search is paused, so its rounds continue after the pause.",) if state.paused else ()
@@ -221,11 +219,7 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
             question=question,
             why_final=_STOP,
         )
-    question = (
-        "Stop the search now?",
-        *([_what_stops(busy, len(flight) - busy)] if flight else []),
-        _KEPT,
-    )
+    question = ("Stop the search now?", *_left_to_resume(state), _KEPT)
     return Plan(requests.Stop(), "stopping the search", None, question=question, why_final=_STOP)
 
 
@@ -248,6 +242,20 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     if pinned:
         lines.append(f"The branch contains pinned nodes: {', '.join(pinned[:5])}.")
     return (*lines, "Pruned kernels cannot be parents or the best until you restore them (d again, or z).")
+
+
+def _left_to_resume(state: SessionState) -> list[str]:
+    """Say what a stop does to the evaluations that are running or waiting, if any."""
+    flight = [variant for variant in state.at_work() if not state.is_pruned(variant.id)]
+    unstarted = sum(variant.stage in _UNSTARTED for variant in flight)
+    running, said = len(flight) - unstarted, []
+    if running:
+        again = "it" if running == 1 else "them"
+        said.append(f"This cancels {_count(running, 'running evaluation')}. A resume repeats {again}.")
+    if unstarted:
+        kept = "is" if unstarted == 1 else "are"
+        said.append(f"{_count(unstarted, 'waiting or queued kernel')} {kept} kept for a resume.")
+    return said
 
 
 def _what_stops(running: int, unstarted: int) -> str:
