@@ -112,11 +112,33 @@ def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> Non
     won = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
     runoff = [*small_search(), Recorded(100, 2000.0, won)]
     assert fold(runoff).problems["softmax"].best == "v1"  # v3 was faster before, but not in that runoff
-    best_at = fold(runoff).problems["softmax"].best_at
-    assert best_at == runoff[-1].time, "it is the best since then, not since its verdict"
+    clear_at = fold(runoff).problems["softmax"].clear_at
+    assert clear_at == runoff[-1].time, "it is the best since then, not since its verdict"
     pruned = [*runoff, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
     assert fold(pruned).problems["softmax"].best != "v1"
     assert fold([*pruned, Recorded(102, 2002.0, ev.NodeRestored(node="v1"))]).problems["softmax"].best == "v1"
+
+
+def test_a_best_kernel_that_ties_has_no_lead_until_a_runoff_separates_it() -> None:
+    def given(variant: str, speedup: float) -> ev.VerdictGiven:
+        sure = replace(verdict(speedup), speedup_low=speedup - 0.2, speedup_high=speedup + 0.2)
+        return ev.VerdictGiven(variant=variant, verdict=sure)
+
+    def runoff(first: str, second: str, *, tied: bool) -> ev.RunoffFinished:
+        standings = (Standing(first, 1.0, 1.0, 1.0, 1.0, True), Standing(second, 1.1, 1.1, 1.0, 1.2, tied))
+        return ev.RunoffFinished(problem="softmax", round=1, standings=standings)
+
+    def lead(*more: ev.AnyEvent) -> tuple[str | None, str | None, str | None]:
+        problem = after(small_search(), given("v3", 3.0), given("v4", 3.1), *more).problems["softmax"]
+        return problem.best, problem.tied_with, problem.clear_best
+
+    assert lead() == ("v4", "v3", "v3"), "the intervals overlap"
+    assert lead(given("v3", 3.6)) == ("v3", None, "v3")
+    assert lead(runoff("v3", "v4", tied=True)) == ("v3", "v4", "v3")
+    assert lead(runoff("v4", "v3", tied=True)) == ("v4", "v3", "v3")
+    assert lead(runoff("v4", "v3", tied=False)) == ("v4", None, "v4")
+    assert lead(runoff("v3", "v4", tied=True), runoff("v4", "v3", tied=False)) == ("v4", None, "v4")
+    assert lead(ev.NodePruned(node="v4")) == ("v3", None, "v3")
 
 
 def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> None:

@@ -29,12 +29,14 @@ from tui.cli.saved.session_results import session_results
 from tui.console.tables import print_results
 from tui.headless.follow import _watch
 from tui.headless.progress import LiveTable
+from tui.monitor.notifications import News
 from tui.monitor.panes.devices import device_lines
 from tui.monitor.panes.status import news_of, notice_of, status_line
 from tui.monitor.screens.picker import entry
 from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words
 from tui.text.glyphs import stage_words
+from tui.text.narration import line_of
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story, fold_with_story
 from tui.view.activity import activity_of, now_of
@@ -124,6 +126,32 @@ def test_a_new_best_without_a_measurable_lead_is_as_fast_as_the_former(
     runoff = ev.RunoffFinished(problem="softmax", round=2, standings=standings)
     state.apply(ev.Recorded(state.seq + 1, NOW, runoff))
     assert why_new_best(state, problem, former).startswith(why.replace("v2", former))
+
+
+def test_the_log_and_the_alerts_announce_a_new_best_only_if_it_has_a_measurable_lead(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state, story = fold_with_story(reader.read())
+    model = Model(SessionSource(session), state=state)
+    news, best = News(model), dict[str, str | None]()
+    first, second = (leader.id for leader in state.leaders("softmax", 2))
+    news.catch_up()
+
+    def told(ahead: str, behind: str, *, tied: bool) -> tuple[str, str, list[str]]:
+        standings = (Standing(ahead, 1.0, 1.0, 1.0, 1.0, True), Standing(behind, 1.02, 1.02, 0.99, 1.05, tied))
+        runoff = ev.RunoffFinished(problem="softmax", round=2, standings=standings)
+        state.apply(recorded := ev.Recorded(state.seq + 1, state.time + 1.0, runoff))
+        story.note(state, recorded)
+        return story.lines[-1].text, line_of(runoff, state, best) or "", news.look()
+
+    told(first, second, tied=True)
+    for ahead, behind in ((second, first), (first, second), (second, first)):
+        log, line, alerts = told(ahead, behind, tied=True)
+        tie = f"{ahead} ties with the best, {behind}, and now ranks first"
+        assert tie in log and tie in line and "2.0% faster" in log and not alerts
+        assert state.problems["softmax"].best == ahead
+    log, _, (alert,) = told(second, first, tied=False)
+    assert f"new best {second}, 2.0% faster than {first} side by side" in log
+    assert alert.startswith(f"softmax: new best {second}, ")
 
 
 async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(engine: Any) -> None:

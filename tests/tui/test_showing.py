@@ -572,8 +572,8 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
         state.apply(one)
         lines.append(line_of(one.event, state, best) or "")
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
-    new_best = "softmax: runoff of 4 kernels, fastest: v42; new best: v42, 0.9% faster than v1 side by side (v1's"
-    assert any(line.startswith(new_best) for line in lines)
+    tie = "fastest: v42; v42 ties with the best, v1, and now ranks first, 0.9% faster than v1 side by side (v1's"
+    assert any(line.startswith(f"softmax: runoff of 4 kernels, {tie}") for line in lines)
     assert "(judged again) correct" in lines[-1] and ", was " not in lines[-1], "the same verdict"
     verdict = again.event.verdict
     slower = replace(verdict, speedup=verdict.speedup / 2)

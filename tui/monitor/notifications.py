@@ -27,7 +27,10 @@ WAITING = 20
 
 
 class News:
-    """Detect what needs an alert: a new best kernel, a prompt to answer, a stalled engine, or the end of the search."""
+    """Detect what needs an alert: a new best kernel, a prompt to answer, a stalled engine, or the end of the search.
+
+    A best kernel that only ties with the best kernel before it needs no alert.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -46,15 +49,17 @@ class News:
 
     def _new_bests(self) -> list[str]:
         before, self._bests = self._bests, self._standing()
-        state = self._model.state
-        return [
-            f"{problem}: new best {best}, {speedup_words(state.variants[best].verdict)}"
-            + (f", {lower}" if (lower := why_lower(state, state.problems[problem], before[problem])) else "")
-            for problem, best in self._bests.items()
-            if best is not None
-            and (former := before.get(problem)) not in (None, best)
-            and not overtaken_words(state.variants.get(former or ""), state.variants[best])
-        ]
+        state, news = self._model.state, []
+        for problem, best in self._bests.items():
+            former = before.get(problem)
+            if best is None or former in (None, best):
+                continue
+            if overtaken_words(state.variants.get(former or ""), state.variants[best]):
+                continue
+            lower = why_lower(state, state.problems[problem], former) if state.problems[problem].best == best else ""
+            words = f"{problem}: new best {best}, {speedup_words(state.variants[best].verdict)}"
+            news.append(f"{words}, {lower}" if lower else words)
+        return news
 
     def _new_prompts(self) -> list[str]:
         """Return an alert if prompts are waiting for the user and none was waiting at the last call."""
@@ -85,7 +90,7 @@ class News:
         return [f"{name}: the search ended ({why or kind})"] if kind in ("finished", "stopped") else []
 
     def _standing(self) -> dict[str, str | None]:
-        return {problem.id: problem.best for problem in self._model.state.problems.values()}
+        return {problem.id: problem.clear_best for problem in self._model.state.problems.values()}
 
 
 class Messenger:

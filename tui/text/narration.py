@@ -16,7 +16,7 @@ from engine.session.records.verdict_text import counts_by_low_end, disturbance, 
 from engine.session.state.session_state import SessionState, VariantState
 from tui.text.certainty import interval_words
 from tui.text.format import duration, milliseconds, transformation_label
-from tui.text.runoff_text import above_low_end, why_lower, why_no_star
+from tui.text.runoff_text import above_low_end, tie_words, why_lower, why_no_star
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
@@ -166,9 +166,13 @@ def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | Non
     if now is None or (now == fastest and now == before):
         return words
     why = why_no_star(state, state.variants[fastest]) if now != fastest else ""
-    stays = "best remains" if now == before else "new best"
-    lower = why_lower(state, state.problems[event.problem], before) if now != before else ""
-    return f"{words}; {stays}: {now}{f', {lower}' if lower else ''}{f' ({fastest}: {why})' if why else ''}"
+    problem = state.problems[event.problem]
+    lower = why_lower(state, problem, before) if now != before else ""
+    if now == before:
+        said = f"best remains: {now}"
+    else:
+        said = tie_words(now, problem.tied_with) if problem.tied_with is not None else f"new best: {now}"
+    return f"{words}; {said}{f', {lower}' if lower else ''}{f' ({fastest}: {why})' if why else ''}"
 
 
 def judged_again_words(variant: VariantState) -> str:
@@ -232,7 +236,9 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     if now_best == variant.id != before:
         overtaken = overtaken_words(state.variants.get(before or ""), variant)
         lower = above_low_end(state.variants.get(before or ""), variant)
-        record = f", the best now: {overtaken}" if overtaken else f", {BEST_SO_FAR}{f'; {lower}' if lower else ''}"
+        tied_with = state.problems[variant.problem].tied_with
+        record = f", {tie_words(variant.id, tied_with) if tied_with is not None else BEST_SO_FAR}"
+        record = f", the best now: {overtaken}" if overtaken else f"{record}{f'; {lower}' if lower else ''}"
     elif now_best is not None and before not in (None, now_best):
         record += f", the best is now {now_best}"
     words = f"speedup {speedup_words(verdict)}{between}{again}{record}"

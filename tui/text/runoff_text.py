@@ -42,6 +42,11 @@ def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> flo
     return None
 
 
+def tie_words(best: str, before: str) -> str:
+    """Say that the best kernel replaced ``before`` without a measurable lead."""
+    return f"{best} ties with the best, {before}, and now ranks first"
+
+
 def why_new_best(state: SessionState, problem: ProblemState, before: str | None) -> str:
     """Say why the best kernel replaced ``before`` in a runoff, such as ``4.2% faster than v7 side by side``."""
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")

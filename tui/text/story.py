@@ -26,7 +26,7 @@ from tui.text.narration import (
     runoff_line,
     turn_line,
 )
-from tui.text.runoff_text import above_low_end, former_verdict_words, why_new_best, why_no_star
+from tui.text.runoff_text import above_low_end, former_verdict_words, tie_words, why_new_best, why_no_star
 from tui.text.same_code import twin_of
 from tui.text.waiting import WaitLines
 
@@ -67,6 +67,8 @@ class Story(Struct):
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
     _best: dict[str, str | None] = field(default_factory=dict)
+    _clear: dict[str, str | None] = field(default_factory=dict)
+    """Each problem's newest best kernel that had a measurable lead."""
     _reached: dict[tuple[str, int], _Reached] = field(default_factory=dict)
     """Each finished round's leader, by problem and round number."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -167,13 +169,17 @@ class Story(Struct):
         return [("info", runoff_line(event, state, before))]
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
-        """Report each problem whose best kernel changed because of ``event``."""
+        """Report each problem whose best kernel changed, or separated from a tied kernel, because of ``event``."""
         lines = []
         for name in self._touched(state, event):
-            if (problem := state.problems.get(name)) is None or problem.best == self._best.get(name):
+            if (problem := state.problems.get(name)) is None:
                 continue
-            before, self._best[name] = self._best.get(name), problem.best
-            lines.append(_best_line(state, problem, event, before))
+            before, clear = self._best.get(name), self._clear.get(name)
+            self._best[name], self._clear[name] = problem.best, problem.clear_best
+            if problem.best != before:
+                lines.append(_best_line(state, problem, event, before))
+            elif problem.best == problem.clear_best != clear:
+                lines.append(_best_line(state, problem, event, clear))
         return lines
 
     @staticmethod
@@ -220,13 +226,18 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     if isinstance(event, ev.RunoffFinished):
         against = former_verdict_words(state.variants.get(before or ""), best)
         why = why_new_best(state, problem, before)
-        verdict = f"verdict {what}{f' ({against})' if against else ''}"
-        return "good", f"{problem.id}: new best {best.id}, {why}; {verdict}{_fastest_words(state, event, best)}"
+        verdict = f"verdict {what}{f' ({against})' if against else ''}{_fastest_words(state, event, best)}"
+        if problem.tied_with is not None:
+            return "info", f"{problem.id}: {tie_words(best.id, problem.tied_with)}: {why}; {verdict}"
+        return "good", f"{problem.id}: new best {best.id}, {why}; {verdict}"
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
         if overtaken := overtaken_words(state.variants.get(before or ""), best):
             return "info", f"{problem.id}: the best is now {best.id}: {what}; {overtaken}"
         why = above_low_end(state.variants.get(before or ""), best)
-        return "good", f"{problem.id}: new best {best.id}, {what}{f'; {why}' if why else ''}"
+        what += f"; {why}" if why else ""
+        if problem.tied_with is not None:
+            return "info", f"{problem.id}: {tie_words(best.id, problem.tied_with)}: {what}"
+        return "good", f"{problem.id}: new best {best.id}, {what}"
     since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
     return "info", f"{problem.id}: the best is now {best.id}{since}: {what}"
 

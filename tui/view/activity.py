@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from operator import itemgetter
+from operator import attrgetter
 
 from engine.session.budget import most_reserved_s
 from engine.session.records.events import BY_HAND, RESERVED, RESERVED_EARLIER, StopReason
@@ -85,9 +85,7 @@ def now_of(model: Model) -> str:
     """Return the text of the status line, or "" if there is nothing to report."""
     state = model.state
     newest = max(
-        ((problem.best_at, best) for problem in state.problems.values() if (best := model.best(problem)) is not None),
-        key=itemgetter(0),
-        default=None,
+        (one for one in state.problems.values() if one.best is not None), key=attrgetter("clear_at"), default=None
     )
     said = []
     if model.link.kind in LIVE:
@@ -96,9 +94,9 @@ def now_of(model: Model) -> str:
     elif model.engine == "finished":
         said = [f"the search is finished; {_outcome_words(model)}"]
     if newest is not None:
-        since, best = newest
-        ago = fmt.age(model.now() - since)
-        said.append(f"newest best: {best.id} of {best.problem}, {speedup_words(best.verdict)}, {ago} ago")
+        best, ago = state.variants[newest.best or ""], fmt.age(model.now() - newest.clear_at)
+        tied = f", tied with {newest.tied_with}" if newest.tied_with is not None else ""
+        said.append(f"newest best: {best.id} of {best.problem}{tied}, {speedup_words(best.verdict)}, {ago} ago")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 

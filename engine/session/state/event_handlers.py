@@ -15,7 +15,16 @@ from engine.session.records.speedup_text import with_times
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
-from engine.session.state.ranking import choose_best, choose_leader, compare, lead, rank, rechoose, runoff_winner
+from engine.session.state.ranking import (
+    choose_best,
+    choose_leader,
+    compare,
+    lead,
+    note_lead,
+    rank,
+    rechoose,
+    runoff_winner,
+)
 from engine.session.state.session_data import SessionData, round_of
 
 
@@ -287,8 +296,13 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     problem.standings, problem.runoff_at, problem.runoff_seq = event.standings, time, state.seq
     met = {standing.variant for standing in event.standings}
     problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
-    if (winner := runoff_winner(state, problem)) is not None and problem.best != winner.id:
-        problem.best, problem.best_at = winner.id, time
+    if (winner := runoff_winner(state, problem)) is not None:
+        before, tied_with = state.variants.get(problem.best or ""), state.variants.get(problem.tied_with or "")
+        problem.best = winner.id
+        if winner is not before:
+            note_lead(state, problem, before, time, event.standings)
+        elif tied_with is not None and tied_with.id in met:  # This runoff may separate the two kernels.
+            note_lead(state, problem, tied_with, time, event.standings)
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
         lead(state, round_)

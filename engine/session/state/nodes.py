@@ -194,8 +194,14 @@ class ProblemState(Struct):
     ranking: list[tuple[float, str]] = field(default_factory=list)
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
-    best_at: float = 0.0
-    """The time at which the kernel ``best`` became the best."""
+    clear_best: str | None = None
+    """The newest best kernel with a measurable lead over the best kernels before it. A kernel that ties with it may
+    have become ``best`` later (``engine.session.state.ranking.note_lead``).
+    """
+    clear_at: float = 0.0
+    """The time at which ``clear_best`` took its lead."""
+    tied_with: str | None = None
+    """The best kernel before ``best`` if ``best`` has no measurable lead; None if it has."""
     former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
-from engine.session.records.verdict import Verdict
+from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counts_by_low_end
 from engine.session.state.comparable import comparable_speedup, relative_times
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
@@ -121,7 +121,9 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
         if best is None or challenger.beats(best, timed=bool(problem.standings)):
-            _enthrone(state, problem, challenger, at)
+            problem.former, problem.best = problem.best, challenger.id
+            note_lead(state, problem, best, at)
+            compare(state, problem)
         return
     timed = [standing.variant for standing in problem.standings]
     winner = runoff_winner(state, problem)
@@ -130,7 +132,10 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     for leader in sorted(later, key=lambda one: one.judged_seq):
         if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
-    _enthrone(state, problem, winner, at)
+    if winner is not best:
+        problem.former, problem.best = problem.best, winner.id if winner is not None else None
+        note_lead(state, problem, None, at)
+    compare(state, problem)
 
 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
@@ -154,11 +159,45 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     return fastest
 
 
-def _enthrone(state: SessionData, problem: ProblemState, winner: VariantState | None, at: float) -> None:
-    name = winner.id if winner is not None else None
-    if name != problem.best:
-        problem.former, problem.best, problem.best_at = problem.best, name, at
-    compare(state, problem)
+def note_lead(
+    state: SessionData, problem: ProblemState, before: VariantState | None, at: float, runoff: Sequence[Standing] = ()
+) -> None:
+    """After a change of a problem's best kernel, record whether the best kernel has a measurable lead or only ties.
+
+    The ranking needs a best kernel even if kernels tie, so tied kernels may take turns as the best. Only a measurable
+    lead is worth an announcement. The runoff decides or, if no runoff caused the change, the 95% intervals of the
+    speedups, which must not overlap.
+
+    Args:
+        state: The session's state.
+        problem: The problem, with its new best kernel.
+        before: The previous best kernel; None if that kernel no longer qualifies.
+        at: The time of the change.
+        runoff: The standings of the runoff that caused the change, if any.
+    """
+    timed = {one.variant: one for one in runoff}
+    best, clear = state.variants.get(problem.best or ""), state.variants.get(problem.clear_best or "")
+    problem.tied_with = None
+    if best is not None and before is not None:
+        rivals = [one for one in (clear, before) if one is not None and one is not best]
+        for rival in rivals:
+            if rival.correct and not state.is_pruned(rival.id) and (not runoff or rival.id in timed):
+                ties = timed[best.id].tied and timed[rival.id].tied if runoff else _overlap(best, rival)
+                problem.tied_with = before.id if ties else None
+                break
+    if problem.tied_with is None and problem.clear_best != problem.best:
+        problem.clear_best, problem.clear_at = problem.best, at
+
+
+def _overlap(one: VariantState, other: VariantState) -> bool:
+    """Return whether the 95% intervals of two kernels' speedups overlap."""
+    (low, high), (other_low, other_high) = _interval(one), _interval(other)
+    return low <= other_high and other_low <= high
+
+
+def _interval(variant: VariantState) -> tuple[float, float]:
+    verdict, speedup = variant.verdict, variant.speedup or 0.0
+    return (verdict and verdict.speedup_low) or speedup, (verdict and verdict.speedup_high) or speedup
 
 
 def compare(state: SessionData, problem: ProblemState) -> None:
