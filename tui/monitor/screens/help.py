@@ -31,6 +31,7 @@ FIGURES = {
     "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",
     "eager ms": "eager's time, measured alongside the best kernel; the log's 'eager alone' is another measurement",
     "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes can change it",
+    "round 1  1.90x": "speedup of the round's best kernel by runoffs; another kernel's own verdict can be higher",
     "was 2.31x": "a round's figure at its end, before later runoffs, verdicts or prunes changed it",
 }
 
