@@ -115,7 +115,7 @@ def _section(
     best = state.variants.get(problem.best or "")
     row = next(row for row in results.problems if row.problem == problem.id)
     over_eager = row.speedup / row.over_compile if row.speedup and row.over_compile else None
-    label = f"{problem.id}: {len(trajectory.timed)} correct kernels, {len(trajectory.bests)} new bests"
+    label = f"{problem.id}: {len(trajectory.timed)} correct kernels, {len(trajectory.bests)} changes of the best"
     return Section(
         problem=problem.id,
         anchor=f"problem-{number}",

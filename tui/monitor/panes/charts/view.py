@@ -65,9 +65,9 @@ class Charts:
 
 class ChartsView(LinesView):
     HELP = (
-        "The selected problem's search: each correct kernel is a dot, the line is the best speedup so far, and each "
-        "new best is a star. A dot at the bottom edge can be a much slower kernel. Below, charts show how the devices "
-        "divided their time and how much the models cost."
+        "The selected problem's search: each correct kernel is a dot, the line is the best speedup so far, and a star "
+        "marks each change of the best kernel. A dot at the bottom edge can be a much slower kernel. Below, charts "
+        "show how the devices divided their time and how much the models cost."
     )
 
     def __init__(self, model: Model, problem: Callable[[], str | None], *, id: str | None = None) -> None:
