@@ -229,6 +229,17 @@ def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
     assert f"{same.id}  = {first.id}  " in row and figure in row
 
 
+def test_a_pruned_kernel_still_shows_why_it_failed(session: SessionPaths) -> None:
+    model = opened(session)
+    failed = next(one for one in model.state.variants.values() if one.was_judged and not one.correct)
+    assert failed.verdict is not None
+    model.state.pruned.add(failed.id)
+    status = failed.verdict.status.replace("_", " ")
+    assert status in RowLines(model, monochrome(), ascii_only=False).draw(Row("variant", failed.id, 3), 100).text
+    shown = "\n".join(one.text for one in evidence_lines(model, failed, monochrome(), 120))
+    assert status in shown and failed.verdict.reason.split()[0] in shown
+
+
 def test_launches_and_hardware_counters_are_evidence_and_training_data(session: SessionPaths) -> None:
     state = opened(session).state
     name = state.problems["softmax"].best

@@ -134,7 +134,7 @@ class RowLines:
                 (f"{variant.stage} {fmt.clock(elapsed)}", palette.alarm if slow else palette.running),
                 (f"  {self._note(variant, 60)}", palette.dim),
             ]
-        if verdict is not None and not verdict.correct and standing != "pruned":
+        if verdict is not None and not verdict.correct and (standing != "pruned" or variant.was_judged):
             reason = one_line(verdict.pattern or verdict.reason, 120)
             shown = verdict.status.replace("_", " ")
             return [(shown, palette.named(GLYPHS[standing].style)), (f"  {reason}", palette.dim)]
