@@ -24,7 +24,7 @@ from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionR
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.app import MonitorApp
-from tui.monitor.panes.key_bar import Where, used_most
+from tui.monitor.panes.key_bar import Where, hints_of, used_most
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.scoreboard import scoreboard
 from tui.monitor.panes.status import bests_line, news_of, status_line
@@ -679,6 +679,13 @@ def test_the_key_bar_hints_only_at_keys_that_work_on_the_row() -> None:
     assert "prune" in shown["problem"] and "pin" not in shown["problem"]
     assert not {"prune", "pin"} & shown["round"]
     assert not {"prune", "seed_idea"} & {action.name for action in used_most(Where(row=None))}
+
+
+def test_a_pane_that_covers_the_others_says_first_how_to_get_back() -> None:
+    for focus in ("pane", "text", "detail", "problems"):
+        hints, _ = hints_of(Where(focus=focus, zoomed=True))
+        assert (hints[0].key, hints[0].label) == ("esc", "back to the tree"), focus
+    assert hints_of(Where(focus="text", zoomed=True, searched=True))[0][0].key == "n", "esc first ends the text search"
 
 
 async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:

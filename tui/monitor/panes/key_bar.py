@@ -33,6 +33,7 @@ MAIN = 8
 """Number of hints that should fit with their full labels. If they do not fit, all hints use their short labels."""
 PANE = ("zoom", "back")
 PROBLEMS = ("seed_idea", "seed_kernel", "zoom", "back")
+UNZOOM = "unzoom"
 SEARCHABLE = ("filter", "zoom", "back")
 SEARCHED = ("next_match(1)", "next_match(-1)", "back", "filter")
 FILTERED = (
@@ -67,12 +68,14 @@ class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
     ``focus`` is the kind of pane that has the focus. In a "text" pane, ``/`` searches the text. ``searched`` is true if
-    that pane has an active text search. ``row`` is the kind of the selected row, or None if no row is selected.
-    ``steers`` is true if a request would reach an engine. ``resumable`` is true if this monitor may start an engine.
+    that pane has an active text search. ``zoomed`` is true if one pane covers the others. ``row`` is the kind of the
+    selected row, or None if no row is selected. ``steers`` is true if a request would reach an engine. ``resumable`` is
+    true if this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "problems", "pane"] = "tree"
     searched: bool = False
+    zoomed: bool = False
     filtered: bool = False
     ended: bool = False
     resumable: bool = False
@@ -215,7 +218,12 @@ def hints_of(where: Where) -> tuple[list[Hint], list[Hint]]:
     if where.focus == "filter":
         return list(SEARCHING if where.searched else FILTERING), [Hint("f1", "help", HELP_COMMAND)]
     always = [_hint(action) for action in ACTIONS if action.name in ALWAYS]
-    return [_hint(action, searches=where.focus in ("detail", "text")) for action in used_most(where)], always
+    hints = [_hint(action, searches=where.focus in ("detail", "text")) for action in used_most(where)]
+    if where.zoomed and not where.searched:
+        back = UNZOOM if where.focus == "tree" else "back to the tree"
+        labels = {"back": back, "zoom": UNZOOM}
+        hints = [hint._replace(label=labels.get(hint.action or "", hint.label)) for hint in hints]
+    return hints, always
 
 
 def used_most(where: Where) -> list[Action]:
@@ -235,6 +243,8 @@ def used_most(where: Where) -> list[Action]:
     else:
         ranked = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
         names = tuple(action.name for action in ranked if action.name not in ALWAYS)
+    if where.zoomed and not where.searched:
+        names = ("back", *(name for name in names if name != "back"))
     known = {action.name: action for action in ACTIONS}
     useless = set() if where.steers else {action.name for action in ACTIONS if action.group == "steer"}
     if where.resumable:

@@ -491,6 +491,7 @@ class MonitorScreen(Screen[None]):
         return Where(
             focus=self._kind_of_focus(),
             searched=isinstance(focused, SearchBar) or bool(view is not None and view.searched),
+            zoomed=self.has_class("-zoom"),
             filtered=bool(self.tree_rows.view.filter),
             ended=ended,
             resumable=ended and not model.source.read_only,
