@@ -61,7 +61,6 @@ class Context:
     ids: Ids
     device: DeviceFact
     ending: StopReason | None = None
-    last_rounds: bool = False
     until_idle: bool = False
     unattended: bool = False
     spent: str | None = None
@@ -75,6 +74,11 @@ class Context:
     no_counters: bool = False
     remembered: tuple[WorkedIdea, ...] = ()
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
+
+    @property
+    def last_rounds(self) -> bool:
+        """Whether the search stops after the running rounds, because a person planned this stop."""
+        return self.state.stop_planned
 
     @property
     def takes_turns(self) -> bool:
@@ -92,10 +96,9 @@ class Context:
         """Return whether a problem needs a ``torch.compile`` baseline and has none. With turns, only a problem with a
         correct kernel needs this baseline.
         """
-        found = self.state.problems[problem]
-        excluded = problem in self.state.refused or self.state.is_pruned(problem)
-        needs = self.config.evaluation.torch_compile and (found.best is not None or not self.takes_turns)
-        return needs and not excluded and "compile" not in found.baselines
+        needs = self.config.evaluation.torch_compile
+        needs = needs and (self.state.problems[problem].best is not None or not self.takes_turns)
+        return needs and self.state.lacks_compile(problem)
 
     @property
     def paused(self) -> bool:

@@ -24,6 +24,7 @@ from engine.session.records.events import (
     BaselineMeasured,
     BudgetChanged,
     LogLine,
+    StopCanceled,
     VerdictGiven,
 )
 from engine.session.records.skipped_compile import skipped_compile, stopped_work, timing_compile
@@ -103,8 +104,8 @@ class Owed:
         context.journal.listen(self._heard)
 
     def _heard(self, event: AnyEvent) -> None:
-        """After a change of the time budget, which clears the reasons in the state, allow new log lines."""
-        if isinstance(event, BudgetChanged) and event.minutes is not None:
+        """After an event that clears the reasons in the state, allow new log lines."""
+        if isinstance(event, StopCanceled) or (isinstance(event, BudgetChanged) and event.minutes is not None):
             self._skipped.clear()
 
     def limit(self, limit: TurnLimit | None) -> None:

@@ -39,13 +39,8 @@ class Sources:
         return Claim(variant, digest, is_new=True)
 
     def find(self, problem: str, text: str) -> str | None:
-        """Return the variant of ``problem`` with this source, or None.
-
-        The comparison ignores white space at the end of ``text`` and a final newline in the stored source.
-        """
-        body = text.rstrip()
-        digests = (_digest(one) for one in (text, body + "\n", body))
-        return next((found for one in digests if (found := self._claimed.get((problem, one))) is not None), None)
+        """Return the variant of ``problem`` with this source, or None."""
+        return next((one for digest in _alike(text) if (one := self._claimed.get((problem, digest))) is not None), None)
 
     def has(self, problem: str, text: str) -> bool:
         """Return whether ``problem`` already has a kernel with this source, judged or not."""
@@ -56,6 +51,18 @@ class Sources:
         if digest not in self._texts:
             self._texts[digest] = self._reader.text(digest)
         return self._texts[digest]
+
+
+def same_source(state: SessionState, problem: str, text: str) -> str | None:
+    """Return the recorded variant of ``problem`` with this source, or None."""
+    alike = _alike(text)
+    return next((one.id for one in state.variants_of(problem) if one.source in alike), None)
+
+
+def _alike(text: str) -> tuple[str, ...]:
+    """Return the digests of sources that differ from ``text`` at most in white space at the end."""
+    body = text.rstrip()
+    return tuple(_digest(one) for one in (text, body + "\n", body))
 
 
 def _digest(text: str) -> str:

@@ -189,8 +189,6 @@ class Steering:
         def stop() -> None:
             if command.when_idle:
                 self._context.until_idle = True
-            elif command.after_round:
-                self._context.last_rounds = True
             else:
                 self._context.ending = "stopped"
 
@@ -200,11 +198,22 @@ class Steering:
             return Outcome("the search is stopping", then=stop)
         if self._state.stop_planned:
             return Outcome("the search already stops after the running rounds")
+        between_turns = self._context.takes_turns and self._state.turn is None
+        if between_turns or not self._state.has_running_rounds:
+            return Outcome("no round is running, so the search is stopping", events=(ev.StopPlanned(),))
         lacks = not self._context.takes_turns and any(map(self._context.lacks_compile, self._state.problems))
         without = ", without the missing torch.compile times" if lacks else ""
         paused = "; the search is paused, so the rounds continue after the pause" if self._state.paused else ""
         said = f"the search will stop after the running rounds{without}{paused}"
-        return Outcome(said, events=(ev.StopPlanned(),), then=stop)
+        return Outcome(said, events=(ev.StopPlanned(),))
+
+    def _cancel_stop(self, command: requests.CancelStop) -> Outcome:
+        if self._context.ending is not None:
+            raise Refused("the search is already stopping; to start again, resume the session")
+        if not self._state.stop_planned:
+            return Outcome("no stop is planned")
+        paused = " after the pause" if self._state.paused else ""
+        return Outcome(f"the stop is canceled: the search continues{paused}", events=(ev.StopCanceled(),))
 
     def _change_budget(self, command: requests.ChangeBudget) -> Outcome:
         requested: dict[str, float | None] = {
@@ -431,6 +440,7 @@ _HANDLERS: dict[type, Callable[[Steering, Any], Outcome | Awaitable[Outcome]]] =
     requests.Pause: Steering._pause,
     requests.Resume: Steering._resume,
     requests.Stop: Steering._stop,
+    requests.CancelStop: Steering._cancel_stop,
     requests.SeedIdea: Steering._seed_idea,
     requests.SeedKernel: Steering._seed_kernel,
     requests.Retry: Steering._retry,

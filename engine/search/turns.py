@@ -165,11 +165,13 @@ class Turns:
                 await self._context.journal.record(TurnStarted(problem=turn.problem, minutes=turn.minutes))
             reason = await self._search(turn, minutes)
             if reason is None:
-                return
+                break
             await self._context.evaluator.evict()
             if reason == "done":
                 self._done[turn.problem] = self._state.rounds
             await self._context.journal.record(TurnEnded(problem=turn.problem, reason=reason))
+        if self._context.last_rounds and self._context.ending is None:
+            self._context.ending = "stopped"  # From here on, a person cannot cancel the planned stop.
 
     def _next(self, minutes: float) -> NextTurn | None:
         if self._state.turn is None and (self._context.spent is not None or self._context.last_rounds):

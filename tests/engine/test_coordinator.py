@@ -25,7 +25,7 @@ from engine.search.kernel_sources import Sources
 from engine.search.request_handling import Steering
 from engine.session.journal import Journal
 from engine.session.records import events as ev
-from engine.session.records.requests import Pause, Restore, Resume, Stop
+from engine.session.records.requests import CancelStop, Pause, Restore, Resume, Stop
 from engine.session.records.verdict import Baseline, Stage, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EventWriter, RequestInbox, SessionReader, create_session, send_request
@@ -211,6 +211,36 @@ async def test_a_pause_says_which_evaluations_finish_and_which_kernels_stay_queu
     await steering.handle(SentRequest(1, 0.0, "a person", Pause()))
     said = "paused: no new evaluations start; 1 running and 2 waiting evaluations will finish; "
     assert state.handled[1].message == f"{said}1 queued kernel stays queued until you unpause"
+
+
+async def test_a_canceled_stop_lets_the_search_go_on(context_of: ContextOf) -> None:
+    context = context_of()
+    judge, state, journal = context.evaluator, context.state, context.journal
+    assert isinstance(judge, Judge)
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(judge.compiling))
+    await journal.record(ev.SearchPaused())
+    await journal.record(replace(written("v2", "i1", 0, None, "a"), source=journal.put_blob("// v2")))
+    send_request(context.paths, Stop(after_round=True), "a person")
+    await until(lambda: bool(state.problems["a"].compile_skipped))
+    cancel = send_request(context.paths, CancelStop(), "a person")
+    await until(lambda: cancel in state.handled)
+    assert not state.stop_planned and state.problems["a"].compile_skipped == ""
+    judge.compiles.set()
+    send_request(context.paths, Resume(), "a person")
+    await until(lambda: state.variants["v2"].correct and "compile" in state.problems["a"].baselines)
+    assert not search.done()
+    context.ending = "stopped"
+    assert await search == "stopped"
+
+
+async def test_a_stop_while_no_round_is_running_says_that_it_is_immediate(context_of: ContextOf) -> None:
+    context = context_of()
+    context.evaluator.compiles.set()  # type: ignore[attr-defined]
+    await context.journal.record(ev.SearchPaused(), ev.NodePruned(node="a"), ev.NodePruned(node="b"))
+    stop = send_request(context.paths, Stop(after_round=True), "a person")
+    assert await Search(context).run(RequestInbox(context.paths)) == "stopped"
+    assert context.state.handled[stop].message == "no round is running, so the search is stopping"
 
 
 async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_that_ends(

@@ -241,7 +241,7 @@ async def test_kernels_are_judged_after_the_last_model_call_of_a_turn(context_of
     await context.journal.record(replied)
     host = Kernels(context)
     turns = Turns(context, Opening(context), Owed(context, {}, asyncio.ensure_future), host)
-    context.last_rounds = True  # The search ends after this turn.
+    context.state.stop_planned = True  # The search ends after this turn.
     await turns.run(0.15)
     assert host.seen == ["search", "no calls", "halt", "forget"]
     assert context.state.problems["a"].turn_end == "time"

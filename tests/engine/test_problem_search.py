@@ -148,7 +148,7 @@ async def test_a_request_that_the_search_canceled_is_repeated_when_the_search_co
     model.answers.clear()
     running = search_of((model, 1.0))
     search, context = running.search, running.context
-    context.last_rounds = True
+    context.state.stop_planned = True
     rounds = asyncio.ensure_future(search.run())
     await until(lambda: bool(model.asked))
     if reason == "budget":
@@ -170,7 +170,7 @@ async def test_a_request_that_fails_with_a_stray_cancellation_is_not_repeated_wi
     model = Author()
     model.error = asyncio.CancelledError()
     running = search_of((model, 1.0))
-    running.context.last_rounds = True
+    running.context.state.stop_planned = True
     await running.search.run()
     assert model.asked == ["ideas for reference"]
 
@@ -179,7 +179,7 @@ async def test_a_prune_cancels_the_requests_for_its_branch_and_a_restore_repeats
     model = Author()
     running = search_of((model, 1.0))
     journal, state = running.context.journal, running.state
-    running.context.last_rounds = True
+    running.context.state.stop_planned = True
 
     def heard(event: ev.AnyEvent) -> None:
         if isinstance(event, ev.IdeaProposed):
@@ -216,7 +216,7 @@ async def test_a_limit_that_a_model_reaches_after_its_request_adds_no_ideas_to_t
     first, second = Author("first"), Author("second")
     first.answers.clear()
     running = search_of((first, 1.0), (second, 0.1))
-    running.context.last_rounds = True
+    running.context.state.stop_planned = True
     rounds = asyncio.ensure_future(running.search.run())
     await until(lambda: bool(first.asked))
     await running.context.forbid("the limit of 1 call for first is reached", first)

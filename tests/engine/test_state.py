@@ -632,3 +632,4 @@ def test_a_planned_stop_ends_with_its_engine() -> None:
     started = ev.EngineStarted(pid=1, host="h", version="0", resumed=True, devices=(), sandbox="")
     assert after(small_search(), started, ev.StopPlanned()).stop_planned
     assert not after(small_search(), started, ev.StopPlanned(), started).stop_planned
+    assert not after(small_search(), started, ev.StopPlanned(), ev.StopCanceled()).stop_planned

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.widgets import TextArea
 
 from benchmarks.synthetic_session import write_session
 from engine.proposers.llm.model_protocol import Prompt
@@ -19,7 +20,7 @@ from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionR
 from tests.tui.conftest import NOW, SMALL
 from tui.monitor.screens.confirm import NoticeScreen
 from tui.monitor.screens.reply import ReplyScreen
-from tui.monitor.steering.plans import plan_prune, plan_stop
+from tui.monitor.steering.plans import plan_prune, plan_stop, plan_stop_after_round
 
 
 def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths) -> None:
@@ -30,7 +31,7 @@ def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths
         variant.stage = ("timing", "waiting", "queued")[min(number, 2)]
     unstarted = len(flight) - 1
     assert unstarted >= 1
-    question = plan_stop(state, after_round=False).question
+    question = plan_stop(state).question
     assert "This cancels 1 running evaluation. A resume repeats it." in question
     kept = "kernel is" if unstarted == 1 else "kernels are"
     assert f"{unstarted} waiting or queued {kept} kept for a resume." in question
@@ -117,6 +118,28 @@ async def test_a_planned_stop_stays_on_the_screen(open_monitor: Any, engine: Any
         assert "stopping after" not in monitor.text() and "ends ~" not in monitor.text()
         engine.record(ev.SearchPaused())
         await monitor.until_shown("search paused (P), then stops")
+        await monitor.press("S")
+        await monitor.until(lambda: len(engine.commands()) == 2, "the second request")
+        assert engine.commands()[-1] == requests.CancelStop()
+        engine.answer(ev.StopCanceled(), ev.SearchResumed())
+        await monitor.until(lambda: "stops" not in monitor.text() and "canceling" not in monitor.text(), "no stop")
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 3, "the undo")
+        assert engine.commands()[-1] == requests.Stop(after_round=True)
+
+
+async def test_a_planned_stop_says_what_it_leaves_undone(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        model = monitor.app.model
+        problems = list(model.state.problems.values())
+        for problem in problems:
+            problem.baselines.pop("compile", None)
+        assert "The torch.compile time of 2 of 2 problems is still missing." in " ".join(
+            plan_stop_after_round(model).question
+        )
+        engine.record(*(ev.NodePruned(node=problem.id) for problem in problems))
+        await monitor.until(lambda: len(model.state.pruned) == 2, "the prunes")
+        assert "No round is running" in " ".join(plan_stop_after_round(model).question)
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
@@ -338,6 +361,18 @@ async def test_an_unchanged_copy_is_not_submitted(
         await monitor.press("B", "e")
         await monitor.until_shown("nothing was submitted")
         assert engine.commands() == []
+
+
+async def test_a_seed_with_a_known_source_stays_in_its_dialog(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        model = monitor.app.model
+        known = next(model.state.variants_of("softmax"))
+        source = model.source.text(known.source)
+        await monitor.press("a", "tab")
+        monitor.app.screen.post_message(events.Paste(source))
+        await monitor.press("ctrl+s")
+        await monitor.until_shown(f"{known.id} already has this source.")
+        assert monitor.app.screen.query_one("#pasted", TextArea).text == source and engine.commands() == []
 
 
 @pytest.mark.keys("MonitorScreen", "a")
@@ -732,7 +767,7 @@ async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (("S", "y"), "A stop cannot be undone, but R resumes a stopped search."),
+        (("Q", "y"), "A stop cannot be undone, but R resumes a stopped search."),
         (("r",), "Judging {best} again cannot be undone."),
     ],
 )

@@ -23,7 +23,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from engine.session.records.events import CommandHandled, Recorded
-from engine.session.records.requests import SeedIdea, SeedKernel, Stop
+from engine.session.records.requests import CancelStop, SeedIdea, SeedKernel, Stop
 from engine.session.store import SessionDamaged, SessionError, SessionPaths, is_bundled
 from tui.monitor.delay import after
 from tui.monitor.event_feed import Feed
@@ -328,7 +328,7 @@ class MonitorApp(App[int]):
             if (plan := self._plans.get(one.number)) is not None:
                 self.history.unanswered(plan)
             where = f" {one.node}" if one.node is not None else ""
-            later = "" if isinstance(one.command, Stop) else "; the engine will handle it after a resume"
+            later = "" if isinstance(one.command, Stop | CancelStop) else "; the engine will handle it after a resume"
             text = f"{one.text}{where}: the engine ended before handling this request{later}"
             self.model.story.say(self.model.now(), "warning", text)
             self.say(text, severity="warning")

@@ -118,7 +118,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pause_search", "P", "pause search", "Pause or unpause the search", "steer", 7),
     Action("retry", "r", "judge again", "Check and time the kernel again", "steer"),
     Action("budget", "M", "budget", "Change the limits on minutes, rounds, dollars, tokens and calls", "steer"),
-    Action("stop_after_round", "S", "stop after round", "Stop the search after the running rounds", "steer"),
+    Action("stop_after_round", "S", "stop after round", "Stop after the running rounds, or cancel that stop", "steer"),
     Action("stop", "Q", "stop search", "Stop the search now", "steer"),
     Action("start_engine", "R", "resume engine", "Start the engine of a stopped session", "steer"),
     Action("detach", "q", "detach", "Close the monitor; a running search continues", "app", 15),

@@ -453,6 +453,10 @@ class StopPlanned(Event, tag="stop_planned"):
     """A person asked the search to stop after the running rounds."""
 
 
+class StopCanceled(Event, tag="stop_canceled"):
+    """A person canceled a planned stop, so the search continues."""
+
+
 class BudgetChanged(Event, tag="budget_changed"):
     """A person set new limits for the whole session. None leaves a limit unchanged."""
 
@@ -533,6 +537,7 @@ AnyEvent = (
     | SearchPaused
     | SearchResumed
     | StopPlanned
+    | StopCanceled
     | BudgetChanged
     | ShareChanged
     | CommandHandled

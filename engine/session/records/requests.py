@@ -50,6 +50,10 @@ class Stop(Command, tag="stop"):
     when_idle: bool = False
 
 
+class CancelStop(Command, tag="cancel_stop"):
+    """Cancel a planned stop after the running rounds."""
+
+
 class SeedIdea(Command, tag="seed_idea"):
     """Add an idea: free text, or the transformation that ``catalogue`` names. ``parent``: a variant, or None for the
     best kernel.
@@ -102,7 +106,19 @@ class ChangeShare(Command, tag="change_share"):
 
 
 AnyRequest = (
-    Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget | ChangeShare
+    Prune
+    | Restore
+    | Pin
+    | Unpin
+    | Pause
+    | Resume
+    | Stop
+    | CancelStop
+    | SeedIdea
+    | SeedKernel
+    | Retry
+    | ChangeBudget
+    | ChangeShare
 )
 
 _encoder = msgspec.json.Encoder()

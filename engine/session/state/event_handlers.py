@@ -409,15 +409,24 @@ def _stop_planned(state: SessionData, event: ev.StopPlanned, time: float) -> Non
     state.stop_planned = True
 
 
+def _stop_canceled(state: SessionData, event: ev.StopCanceled, time: float) -> None:
+    state.stop_planned = False
+    _forget_why_compile_was_skipped(state)
+
+
 def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:
     if event.minutes is not None:
         state.minutes = event.minutes
-        for problem in state.problems.values():
-            problem.compile_skipped = ""
+        _forget_why_compile_was_skipped(state)
     state.rounds = event.rounds if event.rounds is not None else state.rounds
     state.dollars = event.dollars if event.dollars is not None else state.dollars
     state.tokens = event.tokens if event.tokens is not None else state.tokens
     state.calls = event.calls if event.calls is not None else state.calls
+
+
+def _forget_why_compile_was_skipped(state: SessionData) -> None:
+    for problem in state.problems.values():
+        problem.compile_skipped = ""
 
 
 def _share_changed(state: SessionData, event: ev.ShareChanged, time: float) -> None:
@@ -479,6 +488,7 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.SearchPaused: _search_paused,
     ev.SearchResumed: _search_resumed,
     ev.StopPlanned: _stop_planned,
+    ev.StopCanceled: _stop_canceled,
     ev.BudgetChanged: _budget_changed,
     ev.ShareChanged: _share_changed,
     ev.CommandHandled: _command_handled,

@@ -184,7 +184,9 @@ class ProblemState(Struct):
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
     compile_skipped: str = ""
-    """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit clears the reason."""
+    """Why the engine skipped the ``torch.compile`` baseline; "" if unknown. A new time limit or a canceled stop clears
+    the reason.
+    """
     sol_ms: float | None = None
     degenerate: str = ""
     """Trivial outputs that pass every check of the problem, as text; "" if none passes."""

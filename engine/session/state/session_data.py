@@ -217,6 +217,26 @@ class SessionData(Struct):
         ranking = found.ranking if found is not None else []
         return [self.variants[name] for name in islice((n for _, n in ranking if not self.is_pruned(n)), count)]
 
+    def lacks_compile(self, problem: str) -> bool:
+        """Return whether the search includes the problem and the session has no ``torch.compile`` baseline for it."""
+        excluded = problem in self.refused or self.is_pruned(problem)
+        return not excluded and "compile" not in self.problems[problem].baselines
+
+    @property
+    def has_running_rounds(self) -> bool:
+        """Whether a stop after the running rounds has anything to wait for: a problem with an open round that a
+        proposer can fill, or with a kernel to judge. With turns, only the open turn's problem counts.
+        """
+        if not self.problems:  # The engine opens the problems and runs their first rounds.
+            return True
+        turn = self.turn.problem if self.turn is not None else None
+        waiting = {one.problem for one in self.in_flight() if not self.is_pruned(one.id)}
+        return any(
+            name in waiting or (bool(one.rounds) and one.rounds[-1].finished_at is None and one.cannot_write is None)
+            for name, one in self.problems.items()
+            if (name == turn or not self.takes_turns) and name not in self.refused and not self.is_pruned(name)
+        )
+
     def in_flight(self) -> list[VariantState]:
         """Variants without a verdict, oldest first."""
         return [self.variants[variant] for variant in self.flight]

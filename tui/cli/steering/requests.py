@@ -41,11 +41,14 @@ def _plain_command(name: str, kind: str, text: str) -> click.Command:
     help="Finish the running rounds first, but leave torch.compile times to a resume. With minutes_per_problem, the "
     "search still times torch.compile before a turn ends.",
 )
-def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
+@click.option("--cancel", is_flag=True, help="Cancel a stop that --after-round or the key S planned.")
+def stop(session: str, after_round: bool, cancel: bool, root: Path, as_json: bool) -> None:
     """Stop the search. To start again: kernel-tui resume"""
-    from engine.session.records.requests import Stop
+    from engine.session.records.requests import CancelStop, Stop
 
-    send(root, session, Stop(after_round=after_round), as_json)
+    if after_round and cancel:
+        raise click.UsageError("--after-round plans a stop, and --cancel cancels it; use one of them")
+    send(root, session, CancelStop() if cancel else Stop(after_round=after_round), as_json)
 
 
 @click.command()

@@ -32,7 +32,7 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
 
     from engine.daemon.logind import user_name
     from engine.session.records.events import CommandHandled
-    from engine.session.records.requests import ChangeBudget, Stop
+    from engine.session.records.requests import CancelStop, ChangeBudget, Stop
     from engine.session.store import engine_liveness, send_request, wait_handled
     from tui.view.next_steps import option_to_resume, too_low_limit
     from tui.view.source import argument_of
@@ -42,6 +42,9 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
         _check_names(paths, command)
         if isinstance(command, Stop):
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
+        if isinstance(command, CancelStop):
+            again = f"kernel-tui resume {argument_of(paths)}"
+            raise Failure(f"{paths.name}: no engine is running; to continue the search: {again}")
         state = _state_of(paths)
         if isinstance(command, ChangeBudget) and (reason := too_low_limit(paths, state, command)) is not None:
             raise Failure(f"{paths.name}: no engine is running; {reason}")
@@ -89,12 +92,12 @@ def _resumed_by(session: str, command: Command, option: str) -> str:
 
 def _what_becomes_of_it(live: Liveness, command: Command, session: str) -> str:
     """Say what will happen to a request that the engine has not answered."""
-    from engine.session.records.requests import Stop
+    from engine.session.records.requests import CancelStop, Stop
 
     if live.running:
         why = f"the engine has stalled: {live.stall}" if live.stall is not None else "the engine is busy"
         return f"{why}. The request stays pending until the engine handles it. Check with: kernel-tui show {session}"
-    if isinstance(command, Stop):
+    if isinstance(command, Stop | CancelStop):
         return f"the engine has ended{f': {live.message}' if live.message else ''}"
     return f"the engine has ended. The request stays pending; to handle it: kernel-tui resume {session}"
 

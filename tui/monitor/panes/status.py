@@ -370,7 +370,7 @@ def _link(model: Model, palette: Palette) -> list[Part]:
     if kind == "live" and model.state.paused:
         return [("search paused (P)" + (", then stops" if model.state.stop_planned else ""), palette.warn)]
     if kind == "live" and model.state.stop_planned:
-        return [("stops after round", palette.warn)]
+        return [("stops after round (S)", palette.warn)]
     if kind in ("live", "finished"):
         return [(kind, palette.good)]
     if kind in ("stopped", "never ran"):

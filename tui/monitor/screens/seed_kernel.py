@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
@@ -75,14 +75,17 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         idea: IdeaState | None = None,
         waiting: Sequence[IdeaState] = (),
         *,
+        same_source: Callable[[str], str | None],
         only_pasted: bool = False,
     ) -> None:
         """``idea`` is the idea that the kernel implements, if any. ``waiting`` contains the ideas without a kernel.
 
-        ``only_pasted`` is true if the user must not read this machine's files.
+        ``same_source`` returns the kernel that already has a source, if any. ``only_pasted`` is true if the user must
+        not read this machine's files.
         """
         super().__init__()
         self._problem, self._idea, self._waiting = problem, idea, waiting
+        self._same_source = same_source
         self._only_pasted = only_pasted
         self._suggested = Completion("")
 
@@ -137,14 +140,22 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         if language is None:
             self.complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
             return
-        self.dismiss(KernelRequest(source, f"seeded from {path.name}", language, str(path.resolve())))
+        self._submit(KernelRequest(source, f"seeded from {path.name}", language, str(path.resolve())), source)
 
     def action_submit(self) -> None:
         text = self.query_one("#pasted", TextArea).text
         if text.strip():
-            self.dismiss(KernelRequest(text, "seeded by pasting"))
+            self._submit(KernelRequest(text, "seeded by pasting"), text)
         else:
             self.complain("Paste a kernel first.")
+
+    def _submit(self, request: KernelRequest, source: str) -> None:
+        """Close the dialog, unless the engine would refuse the source because a kernel already has it."""
+        if (same := self._same_source(source)) is None:
+            self.dismiss(request)
+        else:
+            again = f"To judge {same} again, press esc, select it, and press r."
+            self.complain(f"{same} already has this source. Change the source. {again}")
 
     def action_editor(self) -> None:
         self.dismiss(KernelRequest(None, "seeded from the editor"))

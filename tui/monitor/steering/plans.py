@@ -207,18 +207,26 @@ def _costs_below(change: requests.ChangeBudget | requests.ChangeShare, spend: Sp
     return said
 
 
-def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
-    question: tuple[str, ...]
-    if after_round:
-        paused = ("The search is paused, so its rounds continue after the pause.",) if state.paused else ()
-        question = ("Stop the search after the running rounds?", *paused, _KEPT)
-        return Plan(
-            requests.Stop(after_round=True),
-            "stopping after the running rounds",
-            None,
-            question=question,
-            why_final=_STOP,
-        )
+def plan_stop_after_round(model: Model) -> Plan:
+    """Plan to stop after the running rounds, or to cancel a planned stop."""
+    state, planned = model.state, requests.Stop(after_round=True)
+    if state.stop_planned:
+        return Plan(requests.CancelStop(), "canceling the stop", None, planned)
+    if not state.has_running_rounds:
+        now = ("Stop the search now?", "No round is running, so the search stops at once.", _KEPT)
+        return Plan(planned, "stopping the search", None, question=now, why_final=_STOP)
+    said = ["The search is paused, so its rounds continue after the pause."] if state.paused else []
+    if not state.takes_turns and model.limits.torch_compile:
+        searched = [name for name in state.problems if name not in state.refused and not state.is_pruned(name)]
+        lacking = sum(map(state.lacks_compile, searched))
+        if lacking:
+            of_all = "this problem" if len(searched) == 1 else f"{lacking} of {_count(len(searched), 'problem')}"
+            said.append(f"The torch.compile time of {of_all} is still missing. A resume measures it.")
+    question = ("Stop the search after the running rounds?", *said, f"{_KEPT} To cancel the stop, press S again.")
+    return Plan(planned, "stopping after the running rounds", None, requests.CancelStop(), question)
+
+
+def plan_stop(state: SessionState) -> Plan:
     question = ("Stop the search now?", *_left_to_resume(state), _KEPT)
     return Plan(requests.Stop(), "stopping the search", None, question=question, why_final=_STOP)
 

@@ -73,10 +73,10 @@ class Steering:
         self._ask(lambda: plans.plan_pause(self._state), "pause")
 
     def stop(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=False), "stop", asks_again=True)
+        self._ask(lambda: plans.plan_stop(self._state), "stop", asks_again=True)
 
     def stop_after_round(self) -> None:
-        self._ask(lambda: plans.plan_stop(self._state, after_round=True), "stop")
+        self._ask(lambda: plans.plan_stop_after_round(self._here.model), "stop", asks_again=True)
 
     def undo(self) -> None:
         self._ask(lambda: self._host.history.undo(), "undo a request")
@@ -156,6 +156,7 @@ class Steering:
         self._host.open_dialog(dialog, chosen)
 
     def seed_kernel(self) -> None:
+        from engine.search.kernel_sources import same_source
         from tui.monitor.screens.seed_kernel import SeedKernelScreen
 
         problem = self._problem_to_seed(JUDGE)
@@ -179,7 +180,14 @@ class Steering:
                 language = request.language or language_for(problem, idea)
                 self._submit(problem, language, source, request.text, None, idea, request.file)
 
-        self._host.open_dialog(SeedKernelScreen(problem, idea, waiting, only_pasted=self._host.is_web), chosen)
+        dialog = SeedKernelScreen(
+            problem,
+            idea,
+            waiting,
+            same_source=lambda source: same_source(self._state, problem.id, source),
+            only_pasted=self._host.is_web,
+        )
+        self._host.open_dialog(dialog, chosen)
 
     def edit(self) -> None:
         """Edit a copy of the selected kernel. The saved text becomes the kernel's child."""

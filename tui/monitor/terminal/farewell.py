@@ -46,8 +46,9 @@ def parting_words(model: Model) -> str:
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
     goes_on = "stops after the running rounds" if model.state.stop_planned else "continues"
     how = "is paused; its engine is still running" if model.state.paused else goes_on
-    return (
+    words = (
         f"The search {name} {how}{pid}; {spend}.\n"
         f"  watch: {program()} attach {argument}\n"
         f"  stop:  {program()} stop {argument}"
     )
+    return f"{words}\n  go on: {program()} stop {argument} --cancel" if model.state.stop_planned else words
