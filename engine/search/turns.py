@@ -170,7 +170,7 @@ class Turns:
             if reason == "done":
                 self._done[turn.problem] = self._state.rounds
             await self._context.journal.record(TurnEnded(problem=turn.problem, reason=reason))
-        if self._context.last_rounds and self._context.ending is None:
+        if self._context.last_rounds and self._context.ending is None and self._context.spent is None:
             self._context.ending = "stopped"  # From here on, a person cannot cancel the planned stop.
 
     def _next(self, minutes: float) -> NextTurn | None:
