@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     4   SESSION_LOCKED     an engine already runs the session, or another process holds its database
     5   SESSION_NEWER      a newer kernel-tui wrote the session
     6   STORAGE            cannot write a file: disk full, read-only, failing, or unsafe for SQLite's WAL
-    7   NO_TOOLS           no compiler, torch or GPU that the command needs
+    7   NO_TOOLS           no compiler, PyTorch or GPU that the command needs
     8   NOTHING_CORRECT    the search ended without a correct kernel, or the judged kernel is not correct
     9   NO_KEY             the environment lacks an API key that the config needs
     10  WAITING            the search needs replies from a person (run --until-idle)

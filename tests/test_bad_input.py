@@ -228,7 +228,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
 
 def test_a_gpu_that_the_machine_lacks_is_a_fault_of_the_config(kernel_tui: KernelTui, config: Path) -> None:
     config.write_text(CONFIG.replace('device = "cpu"', 'device = "cuda:99"'))
-    error = one_line(kernel_tui(config), ExitCode.USAGE)
+    error = one_line(kernel_tui(config), ExitCode.NO_TOOLS)
     assert f"{config}:" in error and "evaluation.device: cuda:99: this machine has" in error
     assert not (config.parent / "sessions").exists()
 

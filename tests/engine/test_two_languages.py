@@ -132,7 +132,7 @@ def test_ideas_name_languages_and_all_kernels_meet_in_the_runoff(kernel_tui: Ker
 
 def test_triton_without_a_gpu_is_refused_with_a_remedy(kernel_tui: KernelTui, tmp_path: Path) -> None:
     code, said = ends(kernel_tui, tmp_path, '["triton"]')
-    assert code == ExitCode.USAGE
+    assert code == ExitCode.NO_TOOLS
     assert 'search.languages has "triton", which needs an NVIDIA GPU' in said and '"cpp"' in said
 
 

@@ -67,7 +67,7 @@ Exit codes:
   4    an engine is already running on the session
   5    a newer kernel-tui wrote the session
   6    cannot write a file: disk full, read-only, or unsafe for a session
-  7    no compiler or no PyTorch, so kernels cannot be built or judged
+  7    no compiler, PyTorch or GPU that the command needs
   8    no correct kernel found (search), or kernel not correct (eval, compare)
   9    a configured model needs an API key that the environment lacks
   10   waiting only for replies by hand (--until-idle)

@@ -260,14 +260,17 @@ def _was_told_to_stop(paths: SessionPaths) -> bool:
 def _check(config: Config) -> None:
     """Check the API keys, problem files and devices that a valid config names.
 
-    Raises ConfigError, ProposerUnavailable.
+    Raises ConfigError, ProposerUnavailable, and Failure for a GPU that this machine lacks.
     """
     from engine.config.schema import ConfigError
     from engine.proposers.registry import check_providers
 
     check_providers(config)
-    if faults := (*problem_faults(config.path), *_device_faults(config)):
-        raise ConfigError(config.path, faults)
+    devices = _device_faults(config)
+    if problems := problem_faults(config.path):
+        raise ConfigError(config.path, (*problems, *devices))
+    if devices:
+        raise Failure(str(ConfigError(config.path, devices)), ExitCode.NO_TOOLS)
 
 
 def _with_problem_faults(error: ConfigError) -> ConfigError:
