@@ -63,15 +63,21 @@ def evaluation_config(config_path: Path | None, device: str | None, *kernels: Pa
 
 
 def _stages_of(name: str, work: Working, processes: int) -> Callable[[Stage], None]:
-    """Return a callback that reports each stage. ``processes`` is the number of timing processes."""
+    """Return a callback that reports each stage. ``processes`` is the number of timing processes.
+
+    With several processes, a pipe gets one line per process.
+    """
     words: dict[Stage, str] = {"waiting": "waiting for the device", "timing": "timing against PyTorch"}
     checked = 0
+    if processes > 1:
+        words["checking"] = "checking and timing"
 
     def say(stage: Stage) -> None:
         nonlocal checked
-        checked += stage == "checking"
-        process = f", process {checked} of {processes} (--quick: 1)" if processes > 1 and checked else ""
-        tell = work.flash if stage == "waiting" else work.say
+        checked = min(processes, checked + (stage == "checking"))  # The judge repeats an evaluation that failed.
+        process = f", process {checked} of {processes}" if processes > 1 and checked else ""
+        process += " (--quick: 1)" if processes > 1 and checked == 1 else ""
+        tell = work.flash if stage == "waiting" or (stage == "timing" and processes > 1) else work.say
         tell(f"{name}: {words.get(stage, stage)}{process}")
 
     return say
