@@ -24,7 +24,7 @@ from engine.session.records.verdict import Baseline, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionReader, create_session
 from tests.tui.conftest import Engine
-from tui.monitor.screens.seed_idea import SeedIdeaScreen
+from tui.monitor.screens.seed_idea import SeedIdeaScreen, spent_words
 from tui.monitor.steering.seedable import Catalogue, catalogue_of, may_read_prose
 from tui.text.format import transformation_label
 from tui.view.model import Model
@@ -128,7 +128,7 @@ async def test_a_transformation_that_does_not_apply_is_not_offered(open_monitor:
         listed = monitor.app.screen.query_one("#transformations").get_option_at_index(0).prompt.plain
         offered = listed.partition("  ")[0]
         shown = " ".join(monitor.text().split())
-        assert "already tried, or not applicable: " in shown
+        assert "Tried, or not applicable: " in shown
         refused = shown.partition("not applicable: ")[2].partition(" │")[0]
         assert "vectorize" in refused, "a tuned first kernel already has vectors"
         assert offered not in refused.split(", ")
@@ -230,3 +230,11 @@ async def test_the_down_key_moves_from_the_text_field_to_the_list(open_monitor: 
         await monitor.press("down")
         await monitor.until_shown("up/down: choose")
         assert monitor.app.screen.query_one("#transformations").has_focus
+
+
+def test_the_dialog_says_how_many_tried_transformations_do_not_fit() -> None:
+    catalogue = Catalogue(spent=("vectorize", "tile", "share_rows", "unroll"))
+    start = "None left to try. Tried, or not applicable: "
+    assert spent_words(catalogue, 100) == f"{start}vectorize, tile, share rows, unroll"
+    assert spent_words(catalogue, 70) == f"{start}vectorize, tile and 2 more"
+    assert spent_words(catalogue, 50) == f"{start}4"

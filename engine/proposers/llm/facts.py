@@ -328,12 +328,17 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def tried_ideas(board: Board) -> list[TriedIdea]:
+    """Return the earlier ideas that have a result, oldest first."""
+    return [idea for idea in board.tried if idea.speedup is not None or idea.failure]
+
+
 def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
     """Return at most ``TRIED`` earlier ideas that are relevant to the next request, oldest first.
 
     Ideas for the parent and its ancestors have priority. The best other ideas come next, and then the latest ideas.
     """
-    tried = [idea for idea in board.tried if idea.speedup is not None or idea.failure]
+    tried = tried_ideas(board)
     chosen: dict[str, TriedIdea] = {}
 
     def take(ideas: Iterable[TriedIdea], limit: int) -> None:

@@ -154,6 +154,7 @@ def test_the_history_stays_short_and_keeps_what_bears_on_the_kernel() -> None:
         TriedIdea(f"i{n}", "v8" if n % 5 else "v1", "compute", f"Idea {n}.", 1.0 + n / 100) for n in range(200)
     )
     text = Prompts().ideas(task(), BOARD.kernels[0], Board(tried=tried, lineage=("v1",)), 2).user
+    assert "\n- and 184 more\n" in text
     shown = [n for n in range(200) if f"Idea {n}. ->" in text]
     assert len(shown) <= TRIED
     assert {195, 190, 185} <= set(shown), "those on this kernel"

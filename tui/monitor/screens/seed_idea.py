@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -88,6 +89,11 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
     def _entries(self) -> tuple[CatalogueEntry, ...]:
         return self._catalogue.transformations if self._catalogue is not None else ()
 
+    @property
+    def _width(self) -> int:
+        """Width in cells that each text of the dialog has."""
+        return max(20, min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS)
+
     def compose(self) -> ComposeResult:
         start = self._on or "the reference"
         longest = max((len(transformation_label(entry.name)) for entry in self._entries), default=0)
@@ -110,13 +116,8 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             elif self._catalogue.early:
                 words = f"{self._on} has no verdict yet. For its transformations, reopen this dialog after the verdict."
                 yield Static(words, markup=False, classes="label")
-            elif spent := self._catalogue.spent:
-                words = (
-                    "Transformations already tried, or not applicable"
-                    if self._entries
-                    else "No transformation is left to try. Already tried, or not applicable"
-                )
-                yield Static(f"{words}: {', '.join(map(transformation_label, spent))}", markup=False, id="spent")
+            elif self._catalogue.spent:
+                yield Static(spent_words(self._catalogue, self._width), markup=False, id="spent")
             readers = self._catalogue.readers if self._catalogue is not None else ()
             if readers:
                 label = f"In your own words, for {', '.join(readers)}:"
@@ -165,10 +166,13 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
 
     def on_resize(self) -> None:
         """Fit the list to the screen, so that the longest description fits in full."""
-        if self._catalogue is None or not self._entries:
+        if self._catalogue is None:
             return
-        width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
-        described = max(len(textwrap.wrap(one_line(entry.text, 600), max(20, width))) for entry in self._entries)
+        for spent in self.query("#spent").results(Static):
+            spent.update(spent_words(self._catalogue, self._width))
+        if not self._entries:
+            return
+        described = max(len(textwrap.wrap(one_line(entry.text, 600), self._width)) for entry in self._entries)
         self.query_one("#about").styles.height = min(described, MOST_LINES)
         room = self.app.size.height - OTHER_LINES - bool(self._catalogue.spent) - min(described, MOST_LINES)
         self.query_one("#transformations").styles.height = min(len(self._entries), max(3, room))
@@ -183,6 +187,19 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         entry = self._entries[event.option_index]
         self.dismiss(IdeaRequest(self.query_one("#prose", Input).value.strip(), entry.category, entry.name))
+
+
+def spent_words(catalogue: Catalogue, width: int) -> str:
+    """Name the transformations that yield no new kernel. If not all fit in ``width`` cells, count the others."""
+    names = list(map(transformation_label, catalogue.spent))
+    words = (
+        "Tried, or not applicable: " if catalogue.transformations else "None left to try. Tried, or not applicable: "
+    )
+    for shown in range(len(names), 0, -1):
+        more = f" and {len(names) - shown} more" if shown < len(names) else ""
+        if cell_len(said := f"{words}{', '.join(names[:shown])}{more}") <= width:
+            return said
+    return f"{words}{len(names)}"
 
 
 def _option(entry: CatalogueEntry, longest: int) -> Text:
