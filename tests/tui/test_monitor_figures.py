@@ -242,14 +242,15 @@ async def test_after_a_stop_queued_kernels_are_not_judged_and_a_resume_continues
         engine.lock.release()
         await monitor.until_shown(f"A resume continues with the {len(flight)} kernels not judged.")
         assert monitor.app.monitor_screen.tree_view.select(left)
-        await monitor.until_shown(f"{left}  not judged until a resume: {why}")
+        await monitor.until_shown(f"{left}  not judged  ")
+        assert re.search(rf"{left}  not judged  [^ (]", monitor.text()), "its note comes before the reason"
         shown = monitor.text()
         assert "queued" not in shown and "to go" not in shown
         header, problem = shown.splitlines()[0], next(line for line in shown.splitlines() if "layernorm  round" in line)
         assert f"{len(flight)} not judged" in header and f"{len(flight)} not judged" in problem
         assert f"correct · {len(flight)} not judged" in shown
         monitor.app.monitor_screen.detail.turn("Evidence")
-        await monitor.until_shown(f"{left} has no verdict: not judged")
+        await monitor.until_shown(f"{left} has no verdict: not judged until a resume: {why}")
     printed = kernel_tui("show", str(engine.paths.directory)).stdout
     assert f"{len(flight)} kernels not judged" in printed.splitlines()[0]
     (titles,) = [line for line in printed.splitlines() if "not judged" in line and "selected" in line]

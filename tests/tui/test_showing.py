@@ -33,7 +33,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite
-from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, speedup
+from engine.session.records.speedup_text import ABOVE_SOL, UNCERTAIN, WHY_ABOVE_SOL, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.comparable import figures_of
@@ -400,6 +400,10 @@ def test_a_share_above_the_sol_has_a_footnote_of_its_own(kernel_tui: KernelTui, 
     ):
         said = kernel_tui(*words).stdout
         assert "~137" in said and said.count(ABOVE_SOL) == 1 and UNCERTAIN not in said, words
+    assert WHY_ABOVE_SOL in kernel_tui("show", "small", best).stdout
+    model = opened(session)
+    evidence = "\n".join(strip.text for strip in evidence_lines(model, model.state.variants[best], monochrome(), 200))
+    assert "~137% = " in evidence and WHY_ABOVE_SOL in evidence
 
 
 def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(

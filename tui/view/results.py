@@ -9,7 +9,6 @@ from msgspec import Struct
 from engine.config.tolerance import SessionTolerance
 from engine.problem.spec import suffix_of
 from engine.session.records.other_sizes import only_searched_sizes, sizes_in_words
-from engine.session.records.speedup_text import POSSIBLE_CAUSES, is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
 from engine.session.state.comparable import figures_of
@@ -141,21 +140,12 @@ def _degenerate(problem: ProblemState) -> str:
     return f"degenerate: {problem.degenerate} pass every check" if problem.degenerate else ""
 
 
-def _sol_words(best: VariantState | None) -> str:
-    share = best.verdict.sol_share if best is not None and best.verdict is not None else None
-    if best is None or not is_above_sol(share):
-        return ""
-    return f"{best.id} is above 100% of SOL; possible causes: {POSSIBLE_CAUSES}"
-
-
 def _disturbance(compiled: Baseline | None) -> str:
     return f"torch.compile was {disturbance(compiled)}" if compiled is not None and is_disturbed(compiled) else ""
 
 
-def _remarks(
-    state: SessionState, problem: ProblemState, best: VariantState | None, compiled: Baseline | None
-) -> list[str | None]:
-    known = [_degenerate(problem), problem.tightened, _sol_words(best), _disturbance(compiled)]
+def _remarks(state: SessionState, problem: ProblemState, compiled: Baseline | None) -> list[str | None]:
+    known = [_degenerate(problem), problem.tightened, _disturbance(compiled)]
     if state.is_pruned(problem.id):
         return [*known, "pruned"]
     return [*known, problem.finished, problem.cannot_write and f"needs seeded kernels: {problem.cannot_write}"]
@@ -195,5 +185,5 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
         file=file,
         sizes=at_other_sizes(best) if best is not None else "",
-        remark="; ".join(filter(None, _remarks(state, problem, best, compiled))),
+        remark="; ".join(filter(None, _remarks(state, problem, compiled))),
     )

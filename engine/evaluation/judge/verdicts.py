@@ -17,7 +17,6 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.timing.clocks import MISREPORT
 from engine.evaluation.timing.speedup import timed
 from engine.evaluation.timing.statistics import Pairs, is_undecided, timing_processes
-from engine.session.records.speedup_text import POSSIBLE_CAUSES
 from engine.session.records.verdict import BuildReport, Stage, Verdict
 
 _CLOCK = POLICY.clock
@@ -68,7 +67,7 @@ def _evaluate(
             time.sleep(_CLOCK.retry_s)
         run, verdict = once()
     if verdict.correct and _is_odd(verdict, context):
-        remark = f"{verdict.sol_share or 0.0:.0%} of SOL in two evaluations; possible causes: {POSSIBLE_CAUSES}"
+        remark = f"{verdict.sol_share or 0.0:.0%} of SOL in two evaluations"
         verdict = replace(verdict, flags=(*verdict.flags, remark))
     return verdict, run.pairs
 

@@ -14,11 +14,12 @@ MARK = "~"
 UNCERTAIN = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
 POSSIBLE_CAUSES = (
-    "data stays in caches, the algorithm needs fewer operations than SOL assumes, "
-    "the measured peaks are too low, or the kernel skips work"
+    "data stays in caches, the algorithm needs fewer operations than SOL counts, the measured peaks are too low (a "
+    "busy machine, or reads that are faster than copies), or the kernel skips work"
 )
 """Causes of a % SOL above 100."""
-ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
+WHY_ABOVE_SOL = f"above 100%; possible causes: {POSSIBLE_CAUSES}"
+ABOVE_SOL = f"{MARK} before a % SOL: {WHY_ABOVE_SOL}"
 """Footnote for a marked % SOL."""
 _TIMES = 1.995
 """Ratio of two times above which a reason says "2 times as slow" instead of "100% slower"."""
@@ -69,7 +70,7 @@ def relative_width(value: float | None, low: float | None, high: float | None) -
 def is_above_sol(share: float | None) -> bool:
     """Return whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 
-    ``POSSIBLE_CAUSES`` lists the causes.
+    ``WHY_ABOVE_SOL`` lists the causes.
     """
     return share is not None and round(share * 100) > 100
 

@@ -28,7 +28,7 @@ FIGURES = {
     "change": "speedup relative to the parent or the previous round's best, by verdicts or runoffs",
     "r+4.2%": "a change that a runoff measured side by side; verdicts may contradict it",
     "vs compile": "torch.compile's time / the kernel's time; on a CPU, corrected for changes in machine speed",
-    "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",
+    "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100, see Evidence",
     "eager ms": "eager's time, measured alongside the best kernel; the log's 'eager alone' is another measurement",
     "by round": "the best kernel's speedup at the end of each round; later runoffs, verdicts and prunes can change it",
     "round 1  1.90x": "speedup of the round's best kernel by runoffs; another kernel's own verdict can be higher",

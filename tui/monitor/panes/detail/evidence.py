@@ -8,6 +8,7 @@ from textual.strip import Strip
 from engine.config.tolerance import tolerance_words
 from engine.session.records.counters import counters_in_words
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import WHY_ABOVE_SOL, is_above_sol
 from engine.session.records.verdict import BuildReport, Timing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -23,7 +24,7 @@ from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import over_compile_words, remarks_of, sol_words
-from tui.text.glyphs import GLYPHS, stage_words, standing_of
+from tui.text.glyphs import GLYPHS, stage_words_with_reason, standing_of
 from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -36,7 +37,9 @@ REASON_LINES = 200
 def evidence_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
     verdict = variant.verdict
     if verdict is None:
-        return [line((f"{variant.id} has no verdict: {stage_words(model.state, variant)}", palette.dim))]
+        words = stage_words_with_reason(model.state, variant)
+        note = [field("note", one_line(variant.note), palette)] if variant.note else []
+        return [line((f"{variant.id} has no verdict: {words}", palette.dim)), *note]
     standing = standing_of(model.state, variant)
     whole = model.shown_whole_by(variant.id)
     lines = [
@@ -107,6 +110,8 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
             lines.append(field(name, _timing(timing), palette))
     if (sol := sol_words(verdict)) is not None:
         lines.append(field("% SOL", sol, palette))
+        if is_above_sol(verdict.sol_share):
+            lines.append(field("", WHY_ABOVE_SOL, palette))
     elif verdict.sol_ms is not None:
         lines.append(field("SOL", f"{fmt.milliseconds(verdict.sol_ms)} ms", palette))
     if verdict.max_abs_error is not None or verdict.max_rel_error is not None:

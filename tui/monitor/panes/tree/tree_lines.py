@@ -21,7 +21,7 @@ from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_ms, comparable_words, correction_words
-from tui.text.glyphs import GLYPHS, glyph, stage_words_with_reason, standing_of
+from tui.text.glyphs import GLYPHS, glyph, stage_words, standing_of, why_at_rest
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
@@ -125,9 +125,11 @@ class RowLines:
         if standing != "pruned" and self.model.state.is_left_over(variant):
             return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
         if variant.stage is not None and standing != "pruned":
-            if standing == "queued":
-                words = stage_words_with_reason(self.model.state, variant)
-                return [(words, palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
+            if standing == "queued":  # A narrow pane cuts the reason, not the note.
+                state = self.model.state
+                reason = f"  (until a resume: {why_at_rest(state)})" if state.awaits_resume(variant) else ""
+                words = f"{stage_words(state, variant)}  {self._note(variant, 60)}".rstrip()
+                return [(words + reason, palette.dim)]
             elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(str(variant.stage), 60.0)
             return [
