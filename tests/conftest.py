@@ -20,8 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each worker its own device lock in a temporary directory, unless there is a GPU.
 
     Otherwise tests would spend a fifth of their time waiting for the builds and verdicts of others. Tests that need
-    exclusive timing are marked serial.
+    exclusive timing are marked serial. A worker of pytest-xdist has ``COLUMNS``, which would wrap the commands' output.
     """
+    os.environ.pop("COLUMNS", None)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None or any(device.kind == "cuda" for device in discover()):
         return

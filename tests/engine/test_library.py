@@ -270,7 +270,7 @@ def test_the_command_prints_one_line_per_kernel(tmp_path: Path, specs: dict[str,
     write_session(tmp_path / "sessions", "noted", specs["softmax"], {note: 2.0, "": 1.5})
     run = KernelTui(tmp_path)
     for width in (120, 150):
-        lines = run("kernels", env={} if width == 120 else {"COLUMNS": str(width)}).stdout.splitlines()
+        lines = run("kernels", env={"COLUMNS": str(width)}).stdout.splitlines()
         noted, plain = (next(line for line in lines if f" {name} " in line) for name in ("v1", "v2"))
         assert "  unroll 1 -> 4, block red" in noted and noted.endswith("…") and "Try to be" not in noted
         assert "  Try to be ." in plain, "a kernel without a note shows its idea"

@@ -22,6 +22,7 @@ from tests.commandline import ROOT
 from tui.cli.search.bench import bench
 from tui.compare.sessions import compare_sessions
 from tui.console import compare_table, lists, tables
+from tui.console.clean_console import print_prose
 from tui.view.results import results_of
 from tui.view.session_figures import read_figures
 
@@ -157,3 +158,18 @@ def test_results_drop_columns_and_keep_whole_figures(monkeypatch: pytest.MonkeyP
         assert max(map(len, printed.lines[:5])) <= width and "\u2026" not in "".join(printed.lines)
         heads.append(next(line for line in printed.lines if "speedup" in line))
     assert "compile ms" not in heads[0] and "compile ms" in heads[1]
+
+
+@pytest.mark.parametrize(("given", "widest"), [("", None), ("many", None), ("60", 60)])
+def test_a_pipe_gets_whole_lines_unless_columns_sets_a_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, widest: int | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", given)
+    words = " ".join(["threads 256 -> 1024"] * 30)
+    table = tables.columns("kernel", "note")
+    table.add_row("v1", words)
+    tables.console().print(table)
+    print_prose(tables.console(), words)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(words in line for line in lines) == (2 if widest is None else 0)
+    assert widest is None or max(map(len, lines)) <= widest

@@ -8,12 +8,11 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.segment import Segment
 from rich.text import Text
 
+from tui.text.program import as_typed
 from tui.text.sanitize import clean_line
 
-PIPE_WIDTH = 200
-"""Width of tables in a pipe, in cells."""
-PIPE_LINE = 120
-"""Width in a pipe of lists with one line per entry, in cells. ``COLUMNS`` overrides it."""
+PIPE_WIDTH = 100_000
+"""Width of a console in a pipe, in cells. No line is this long, so a pipe gets whole lines."""
 
 
 class _Cleaned:
@@ -66,6 +65,7 @@ def print_prose(out: Console, text: str, style: str = "", *, indent: int = 0) ->
 
     On a terminal, lines break only between words, even if a word is wider than the terminal. A pipe gets one line.
     """
+    text = as_typed(text)
     if out.is_terminal or out.width < PIPE_WIDTH:
         text = fill(text, out.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     out.print(Text(text, style=style), soft_wrap=True)

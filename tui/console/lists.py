@@ -84,7 +84,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     examples that ship with kernel-tui come last.
     """
     sessions = sorted(sessions, key=lambda one: one.is_example)
-    out = console(one_line_each=True)
+    out = console()
     caption = shared_caption(one.tolerance for one in sessions if one.best)
     table = columns("session", "state", "started", "verdicts", "best", "config", "", right=("started", "verdicts"))
     paragraphs: list[tuple[str, list[str]]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from engine.config.tolerance import SessionTolerance, short_caption, tolerance_caption
-from engine.session.records.speedup_text import interval
+from engine.session.records.speedup_text import WHY_ABOVE_SOL, interval, is_above_sol
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -28,6 +28,7 @@ from tui.text.certainty import PER_SEARCH, correction_words, remarks_of, round_s
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words_with_reason
 from tui.text.narration import repeat_words
+from tui.text.program import as_typed
 from tui.text.runoff_text import scaled_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
@@ -86,7 +87,7 @@ def show_problem(state: SessionState, name: str, tolerance: SessionTolerance, *,
     problem = state.problems[name]
     echo(f"{name}: {problem.spec.path}")
     if full:
-        echo(problem.header.strip())
+        echo(problem.header.strip(), is_message=False)
         print_rounds(state, tolerance, name)
         return
     for which, baseline in problem.baselines.items():
@@ -156,7 +157,7 @@ def show_variant(
     for text in clean_lines(
         reader.text(variant.source), most=PRINTED_LINES, whole="to print the whole source, add --json"
     ):
-        echo(text)
+        echo(text, is_message=False)
 
 
 def _print_short(state: SessionState, variant: VariantState, tolerance: SessionTolerance) -> None:
@@ -176,6 +177,8 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)})")
     if (sol := sol_words(verdict, PER_SEARCH)) is not None:
         _field("% SOL", sol)
+        if is_above_sol(verdict.sol_share):
+            _field("", WHY_ABOVE_SOL, whole=True)
     if scaled := scaled_words(state, variant):
         _field("in tables", scaled)
     if verdict.checks:
@@ -194,9 +197,9 @@ def _checks_in_words(verdict: Verdict) -> str:
 
 
 def _field(label: str, value: str, *, whole: bool = False) -> None:
-    """Print a labeled value, cut to one line unless ``whole``."""
+    """Print a labeled value, cut to the width of the console unless ``whole``."""
     out = console()
-    room = max(20, out.width - LABEL - 2)
+    value, room = as_typed(value), max(20, out.width - LABEL - 2)
     print_prose(out, f"{label:<{LABEL}}  {value if whole else fit(value, room)}", indent=LABEL + 2)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -47,10 +47,11 @@ from engine.session.records.verdict_text import (
 )
 from engine.session.state.comparable import comparable_speedup, figures_of
 from engine.session.state.session_state import SessionState
-from tui.console.clean_console import PIPE_LINE, PIPE_WIDTH, clean_console, print_prose
+from tui.console.clean_console import PIPE_WIDTH, clean_console, print_prose
 from tui.text.certainty import PER_SEARCH, comparable_ms, comparable_words, remarks_of, sol_words
 from tui.text.format import age, milliseconds
 from tui.text.glyphs import stage_words
+from tui.text.program import as_typed
 from tui.text.runoff_text import BY_RUNOFF, SCALED, why_no_star
 from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
@@ -81,14 +82,15 @@ _LEAST_PROSE = 24
 """Minimum width of a column whose text wraps, in cells."""
 
 
-def console(*, err: bool = False, one_line_each: bool = False) -> Console:
-    """Return a console for standard output, or for standard error. A pipe gets wide lines and no colors.
+def console(*, err: bool = False) -> Console:
+    """Return a console for standard output, or for standard error.
 
-    ``one_line_each`` is for a list with one line per entry. In a pipe, such a list is ``COLUMNS`` cells wide, or 120
-    cells if ``COLUMNS`` is not set.
+    A pipe or a file gets no colors. Its lines are neither wrapped nor cut, unless the environment variable ``COLUMNS``
+    sets a width.
     """
-    width = shutil.get_terminal_size((PIPE_LINE, 24)).columns if one_line_each else PIPE_WIDTH
     stream = sys.stderr if err else sys.stdout
+    given = os.environ.get("COLUMNS", "")
+    width = int(given) if given.isdecimal() and int(given) > 0 else PIPE_WIDTH
     return clean_console(None if stream.isatty() else width, err=err)
 
 
@@ -278,8 +280,8 @@ def print_comparison(
     """Print both verdicts, one line each. If both kernels are correct, print the runoff."""
     out = console()
     for name, verdict in verdicts.items():
-        line = f"{name}: {verdict.status.replace('_', ' ')}, speedup {speedup_words(verdict)} (timed alone)"
-        out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
+        more = f", speedup {speedup_words(verdict)} (timed alone)" if verdict.correct else f": {verdict.reason}"
+        out.print(Text(as_typed(f"{name}: {verdict.status.replace('_', ' ')}{more}")))
     print_prose(out, tolerance_caption(tolerance), "dim")
     twins = same_machine_code(list(verdicts.values()))
     if twins:
@@ -325,7 +327,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         mark = {"ok": "ok", "warn": "warn", "fail": "FAIL"}[finding.level]
         style = {"ok": "green", "warn": "yellow", "fail": "bold red"}[finding.level]
         remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-        table.add_row(Text(mark, style=style), finding.name, Text(finding.what + remedy))
+        table.add_row(Text(mark, style=style), finding.name, Text(as_typed(finding.what + remedy)))
     console().print(table)
 
 
@@ -346,7 +348,7 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
 
     Each line ends with the kernel's note, or with its idea if there is no note. The console's width limits its length.
     """
-    out = console(one_line_each=True)
+    out = console()
     figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
     beside = () if caption is not None else ("tolerance",)
     table = columns(

@@ -138,7 +138,7 @@ def _ended(
         died=state.engine is not None,
     )
     if as_json:
-        echo(msgspec.json.encode({"results": results}).decode())
+        echo(msgspec.json.encode({"results": results}).decode(), is_message=False)
     else:
         from tui.console.tables import print_results
 
@@ -215,7 +215,7 @@ class JsonLines:
     """Print every event as one JSON object, such as ``{"seq": ..., "time": ..., "event": {"kind": ...}}``."""
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
-        echo(msgspec.json.encode(one).decode())
+        echo(msgspec.json.encode(one).decode(), is_message=False)
 
     def tick(self, state: SessionState) -> None:
         pass

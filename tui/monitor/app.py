@@ -47,6 +47,7 @@ from tui.monitor.terminal.terminal import (
 )
 from tui.monitor.theme.depth import Depth, color_depth, prefer_no_color, theme_for
 from tui.text import format as fmt
+from tui.text.program import as_typed
 from tui.text.sanitize import clean_lines, clean_paste, one_line
 from tui.view.model import Model, Pending
 from tui.view.source import ALIVE, SessionSource, Source
@@ -617,6 +618,6 @@ def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineSt
     if code < 128:
         print_parting(app.model, paths)
         if app.start_failure is not None and app.model.link.kind not in ALIVE and not code:
-            print("\n".join(clean_lines(f"Error: {app.start_failure}")), file=sys.stderr)
+            print("\n".join(clean_lines(as_typed(f"Error: {app.start_failure}"))), file=sys.stderr)
             code = app.start_failure.exit_code
     return code

@@ -11,6 +11,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.narration import startup_words
+from tui.text.program import program
 from tui.text.waiting import held_in_words
 from tui.view.model import Model
 from tui.view.source import Limits
@@ -104,7 +105,7 @@ def _outcome_words(model: Model) -> str:
     state = model.state
     if "solved" in state.outcomes().values():
         if model.source.paths.is_packed:
-            return "to write the best kernels to files: kernel-tui export SESSION --sources DIRECTORY"
+            return f"to write the best kernels to files: {program()} export SESSION --sources DIRECTORY"
         return "the best kernels are in the session's best/ directory"
     return "the search found no correct kernel" if state.nothing_correct else "every problem is pruned"
 

@@ -15,6 +15,7 @@ from engine.session.records.requests import Command
 from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import Liveness
+from tui.text.program import program
 from tui.text.sanitize import one_line
 from tui.text.story import Story
 from tui.view.over_time.history import History
@@ -155,7 +156,7 @@ class Model(Struct):
 
     def shown_whole_by(self, node: str) -> str:
         """Return the command that prints a text of ``node`` in full."""
-        return f"full text: kernel-tui show {one_line(self.source.argument, 200)} {node} --json"
+        return f"full text: {program()} show {one_line(self.source.argument, 200)} {node} --json"
 
     def without_compile(self, problem: ProblemState) -> str:
         """Say why ``problem`` has no torch.compile time."""

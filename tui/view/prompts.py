@@ -9,6 +9,7 @@ from engine.session.records.model_calls import call_name
 from engine.session.state.session_state import SessionState
 from engine.session.state.spend import MANUAL, CallState
 from engine.session.store import SessionPaths
+from tui.text.program import program
 from tui.view.source import argument_of
 
 _LONG_S = 5.0
@@ -46,4 +47,4 @@ class PromptLines:
         if not new:
             return None
         prompts = "1 prompt is waiting" if len(waiting) == 1 else f"{len(waiting)} prompts are waiting"
-        return f"{prompts} for a reply by hand; see: kernel-tui reply {argument_of(self._paths)}"
+        return f"{prompts} for a reply by hand; see: {program()} reply {argument_of(self._paths)}"

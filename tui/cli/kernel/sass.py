@@ -95,7 +95,7 @@ def sass(
     elif ptx:
         if language != "cu":
             raise Failure(f"{name}: --ptx applies only to CUDA kernels; omit it", ExitCode.USAGE)
-        echo(code.ptx)
+        echo(code.ptx, is_message=False)
     else:
         _print(name, code, source, threads, dynamic_shared)
 

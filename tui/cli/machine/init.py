@@ -9,6 +9,7 @@ import click
 
 from tui.cli.shared.common import cannot_write, force_option, refuse_existing
 from tui.console.echo import echo
+from tui.text.program import program
 
 
 @click.command()
@@ -27,7 +28,7 @@ def init(preset: str, force: bool, path: Path) -> None:
 
     text = preset_text(next(one for one in PRESETS if one == preset))
     if str(path) == "-":
-        echo(text.removesuffix("\n"))
+        echo(text.removesuffix("\n"), is_message=False)
         return
     if path.is_dir():
         path = path / "config.toml"
@@ -38,4 +39,4 @@ def init(preset: str, force: bool, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise cannot_write(path, error) from None
-    echo(f"wrote {path}; run it with: kernel-tui {shlex.quote(str(path))}")
+    echo(f"wrote {path}; run it with: {program()} {shlex.quote(str(path))}")

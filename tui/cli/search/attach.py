@@ -38,7 +38,7 @@ def attach(
     if once:
         from tui.monitor.snapshot import render_once
 
-        echo(render_once(paths, *_columns_and_lines(size)))
+        echo(render_once(paths, *_columns_and_lines(size)), is_message=False)
         return 0
     if on_terminal() and not headless and not as_json:
         start_quickly()

@@ -104,7 +104,9 @@ def _sessions_to_name(error: click.ClickException) -> str:
     from engine.session.store import list_sessions
 
     names = [one.name for one in list_sessions(sessions_root(error.ctx))]
-    more = f", and {len(names) - MOST_SESSIONS} more (kernel-tui sessions)" if len(names) > MOST_SESSIONS else ""
+    more = f", and {len(names) - MOST_SESSIONS} more; list them with: kernel-tui sessions" * (
+        len(names) > MOST_SESSIONS
+    )
     return f" Sessions, newest first: {', '.join(names[:MOST_SESSIONS])}{more}" if names else ""
 
 
@@ -194,7 +196,7 @@ def print_json(value: object) -> None:
 
     from tui.cli.shared.json_output import readable
 
-    echo(msgspec.json.encode(readable(value)).decode())
+    echo(msgspec.json.encode(readable(value)).decode(), is_message=False)
 
 
 @contextlib.contextmanager

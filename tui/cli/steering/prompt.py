@@ -70,7 +70,7 @@ def prompt(
         print_json({"call": name, "asked": found.asked, "system": found.prompt.system, "user": user})
     else:
         echo(f"call {name}, {'waiting for its reply' if found.asked else 'not sent yet'}", err=True)
-        echo(f"{found.prompt.system.strip()}\n\n{user.strip()}")
+        echo(f"{found.prompt.system.strip()}\n\n{user.strip()}", is_message=False)
 
 
 def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:

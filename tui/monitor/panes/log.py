@@ -10,6 +10,7 @@ from textual.strip import Strip
 from tui.monitor.panes.detail.text import folded
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.theme.palette import Palette
+from tui.text.program import as_typed
 from tui.text.sanitize import MAX_LINE
 from tui.text.story import engine_died
 from tui.view.model import Model
@@ -60,7 +61,7 @@ def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
     return [
         line(
             (time.strftime(" %H:%M:%S ", time.localtime(recorded_at(one.time))), palette.dim),
-            (one.text[:MAX_LINE].replace("\n", " "), styles[one.level]),
+            (as_typed(one.text[:MAX_LINE]).replace("\n", " "), styles[one.level]),
         )
         for one in told
     ]

@@ -21,6 +21,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words
 from tui.text.glyphs import not_judged_words
+from tui.text.program import program
 from tui.text.sanitize import one_line
 from tui.view.activity import (
     LIVE,
@@ -272,7 +273,7 @@ def notice_of(model: Model) -> Notice | None:
     if model.engine == "gone":
         ends = f" The engine (pid {link.pid}) ends within a minute." if link.pid is not None else ""
         where = one_line(model.source.argument, 200)
-        moved = "SESSION MOVED OR DELETED. Reopen with: kernel-tui attach DIRECTORY."
+        moved = f"SESSION MOVED OR DELETED. Reopen with: {program()} attach DIRECTORY."
         return Notice(f"{moved}{ends} Old location: {where}.", True)
     if model.trouble is not None:
         return Notice(one_line(model.trouble), True)

@@ -13,6 +13,7 @@ from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from tui.text.program import as_typed
 from tui.text.sanitize import clean_line
 
 AGAIN_S = 1.0
@@ -59,7 +60,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def lines(self) -> tuple[str, ...]:
         """Return the lines of the question, without characters that a terminal would interpret."""
-        return tuple(clean_line(one, 300) for one in self._question())
+        return tuple(clean_line(as_typed(one), 300) for one in self._question())
 
     def _show(self) -> None:
         first, *rest = self.lines()
@@ -81,7 +82,7 @@ class NoticeScreen(ModalScreen[None]):
 
     def __init__(self, *lines: str) -> None:
         super().__init__()
-        self._lines = tuple(clean_line(one, 300) for one in lines)
+        self._lines = tuple(clean_line(as_typed(one), 300) for one in lines)
 
     def compose(self) -> ComposeResult:
         first, *rest = self._lines

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
+from tui.text.program import as_typed
 from tui.text.sanitize import MAX_LINES, clean_lines, left_out, lines_in
 
 LABEL = 13
@@ -38,7 +39,7 @@ def wrapped(
     def draw(paragraph: str) -> list[Strip]:
         return [line((" " * indent + piece, style)) for piece in _pieces(paragraph, room) or [""]]
 
-    return _begins(text, most, whole, draw, style)
+    return _begins(as_typed(text), most, as_typed(whole), draw, style)
 
 
 def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str) -> list[Strip]:
