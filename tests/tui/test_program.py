@@ -63,6 +63,7 @@ def test_messages_suggest_the_command_that_was_started(
         "a newer kernel-tui wrote this session",
         "kernel-tui stopped the inspection after 60 s",
         "/cache/kernel-tui show",
+        "Usage: kernel-tui show [OPTIONS] SESSION [NODE]",
         "in use by pid 4711 (kernel-tui eval a.cpp), for 0:12",
         "then run on that host: kernel-tui doctor",
         "start a worker on each host: kernel-tui worker --scheduler tls://gpu1:8786",

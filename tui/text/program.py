@@ -18,7 +18,7 @@ _TYPED = (
 """Commands that hints suggest. A worker and a scheduler run on other hosts, where this machine's paths mean nothing."""
 _SUGGESTED = re.compile(
     # After "host: ", a hint is for another host. In parentheses, the text is another process's command line.
-    rf"(?<![\w./(-])(?<!host: ){NAME}"
+    rf"(?<![\w./(-])(?<!host: )(?<!Usage: ){NAME}"
     rf"(?= (?:(?:{_TYPED.replace(' ', '|')}|cluster certs)(?![\w-])|--help|[^\s;,]+\.toml\b))"
 )
 
