@@ -146,6 +146,11 @@ def test_both_speedup_charts_have_labels_on_both_axes(speedups: tuple[float, ...
         assert len(chart[-1].split()) >= 2, "\n".join(chart)
 
 
+def test_the_labels_of_an_axis_have_equally_many_decimals() -> None:
+    labels = re.findall(r"(\d\S*x)┤", "\n".join(speedup_charts(searched(0.9, 1.0, 1.1, 1.2), 60, 40)[0]))
+    assert "1.0x" in labels and {len(label) for label in labels} == {4}, labels
+
+
 @pytest.mark.parametrize("slow_first", [False, True])
 def test_a_slow_kernel_stands_at_the_bottom_edge_and_keeps_the_scale_of_the_others(slow_first: bool) -> None:
     others = (1.02, 1.11, 1.24, 1.2, 1.38, 1.52, 1.49, 1.6)
@@ -247,7 +252,7 @@ async def test_the_status_line_says_how_far_the_search_is_and_when_it_ends(open_
         engine.record(ev.BudgetChanged(minutes=10.0))
         await monitor.until_shown("/10:00")
         first = monitor.text().splitlines()[0]
-        found = re.search(r"(\d+)% of time  ends ~(\d\d):(\d\d)", first)
+        found = re.search(r"(\d+)% of time +ends ~(\d\d):(\d\d)", first)
         assert found is not None, first
         model = monitor.app.model
         assert int(found[1]) >= round(model.search_seconds() / 600 * 100) - 1

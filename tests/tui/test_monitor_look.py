@@ -349,7 +349,7 @@ async def test_help_is_about_the_focused_pane(open_monitor: Any, session: Sessio
         await monitor.press("question_mark")
         await monitor.until_shown("The search as a tree")
         await monitor.press("escape", "3", "question_mark")
-        await monitor.until_shown("Each GPU: load, memory")
+        await monitor.until_shown("Each device: load, memory")
         await monitor.press("escape")
         assert len(monitor.app.screen_stack) == 1
 

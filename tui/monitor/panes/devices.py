@@ -1,6 +1,9 @@
-"""The device pane: each device's load history, memory, power, temperature and clocks, and the kernels in progress."""
+"""The device pane: each device's load, memory, power and temperature over time, and the kernels in progress."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from textual.strip import Strip
@@ -9,6 +12,17 @@ from engine.devices.fact import DeviceFact
 from engine.devices.sample import DeviceSample
 from engine.session.records.events import DeviceAwaited
 from engine.session.state.session_state import VariantState
+from tui.monitor.panes.charts.readings import (
+    GAP,
+    BarStyle,
+    axis_row,
+    axis_words,
+    bar_count,
+    bar_parts,
+    figure_rows,
+    figures_of,
+    history_bars,
+)
 from tui.monitor.panes.hosts import host_lines
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
@@ -17,27 +31,54 @@ from tui.text.glyphs import not_judged_words
 from tui.text.sanitize import one_line
 from tui.view.activity import LIVE, activity_of, baseline_beside
 from tui.view.model import Model
+from tui.view.over_time.readings import FIGURES, Figure
 
 MOST_LINES = 10
+"""Maximum height that the pane keeps after kernels have ended, in lines."""
+ROOM = 11
+"""Height of the pane at 120 columns, in lines."""
+FOR_KERNELS = 3
+"""Minimum number of lines for kernels in progress. If rows for each figure would leave less room, each device gets one
+line."""
+TALL = 2
+"""Number of lines of each figure's bars in a zoomed pane with room for them."""
+NAME_MOST = 16
+"""Maximum width of a GPU's name in a table of GPUs, in cells."""
+LEAST: dict[Figure, int] = {"load": 4, "memory": 9, "power": 5, "temp": 5}
+"""Minimum width of the columns, in cells. With it, the bars keep their place when a figure gets another digit."""
 ON_DEVICE = ("timing", "checking")
 
 
 class DevicePane(LinesView):
     _height = 0
+    _model: Model | None = None
     HELP = (
-        "Each GPU: load, memory, power, temperature, clocks, throttling, and kernels in progress. With several hosts: "
-        "a line per device (or per host, if there are many devices), and why a device was lost."
+        "Each device: load, memory, power, temperature, clocks, throttling, and kernels in progress. The bars show the "
+        "last 5 minutes. A bar has its full height at 100% load, all memory, the power limit, or 100 °C. A dot means "
+        "no reading. Where space is short, each device gets one line, with bars of its load. With several hosts: a "
+        "line per device (or per host, if there are many devices), and why a device was lost."
     )
 
+    def on_resize(self) -> None:
+        if self._model is not None:
+            self.show(self._model)
+
     def show(self, model: Model) -> None:
-        lines = device_lines(model, self.palette, self.size.width, ascii_only=self.ascii_only)
+        self._model = model
+        most = self.styles.max_height
+        room = int(most.value) if most is not None and most.is_cells else max(self.size.height, 1)
+        width = self.size.width - 1  # for the scrollbar
+        lines = device_lines(model, self.palette, width, ascii_only=self.ascii_only, room=room)
         # Never shrink, so that the panes below do not jump when a kernel starts or ends.
         self._height = max(self._height, min(len(lines), MOST_LINES))
         self.set_lines(lines + [EMPTY] * (self._height - len(lines)))
 
 
-def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
-    """Return the pane's lines: none while the session opens, and dim lines without a load history after it ends."""
+def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool, room: int = ROOM) -> list[Strip]:
+    """Return the pane's lines: none while the session opens, and dim lines without bars after it ends.
+
+    ``room`` is the height of the pane, in lines.
+    """
     if model.is_opening:
         return []
     if model.link.kind == "ended":
@@ -45,19 +86,109 @@ def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool
     facts = model.state.devices
     if any(fact.host for fact in facts.values()):
         return [*_not_running(model, palette), *host_lines(model, palette), *_at_work(model, palette)]
-    gpus = [fact for fact in facts.values() if fact.kind == "cuda"]
     reading = model.latest()
     samples = {sample.device: sample for sample in reading.samples} if reading is not None else {}
-    lines: list[Strip] = []
-    for number, gpu in enumerate(gpus):
-        lines += _gpu(model, gpu, number, samples.get(gpu.id), palette, width, ascii_only=ascii_only)
-    cpu = samples.get("cpu")
-    if not gpus:
-        cpus = [fact for fact in facts.values() if fact.kind == "cpu"]
-        if facts or cpu:
-            lines.append(line(("no NVIDIA GPU: kernels run on the CPU", palette.dim)))
-        lines += _cpu(model, cpus[0] if cpus else None, cpu, palette, width, ascii_only=ascii_only)
+    shown = [fact for fact in facts.values() if fact.kind == "cuda"]
+    if not shown:
+        shown = [fact for fact in facts.values() if fact.kind == "cpu"][:1]
+    devices = [_Device(number, fact, samples.get(fact.id)) for number, fact in enumerate(shown)]
+    if model.link.kind == "ended":
+        lines = [_last(device, palette) for device in devices]
+    else:
+        lines = _live(model, devices, palette, BarStyle(1, width, ascii_only), room)
     return [*_not_running(model, palette), *lines, *_at_work(model, palette)]
+
+
+class _Device(NamedTuple):
+    number: int
+    fact: DeviceFact
+    sample: DeviceSample | None
+
+    @property
+    def name(self) -> str:
+        if self.fact.kind == "cpu":
+            return "CPU"
+        return f"GPU {self.number} {one_line(self.fact.name.removeprefix('NVIDIA '), 40)}"
+
+
+def _last(device: _Device, palette: Palette) -> Strip:
+    """Return a device's last figures in one line, for a session without an engine."""
+    words = "  ".join(text for _, text in figures_of(device.sample)) if device.sample is not None else ""
+    return line((device.name, palette.bold), (f"  last {words}" if words else "  no reading", palette.dim))
+
+
+def _live(model: Model, devices: Sequence[_Device], palette: Palette, style: BarStyle, room: int) -> list[Strip]:
+    """Return rows for each figure of each device or, if there is no room for them, one line for each device."""
+    figures = sum(len(figures_of(device.sample)) for device in devices if device.sample is not None)
+    if not figures:
+        return [line((device.name, palette.bold), ("  no reading", palette.dim)) for device in devices]
+    rest = len(devices) + 1 + FOR_KERNELS  # headings, and the time axis
+    if figures + rest > room:
+        return _table(model, devices, palette, style)
+    if room > ROOM and TALL * figures + rest <= room:
+        style = replace(style, tall=TALL)
+    lines: list[Strip] = []
+    for device in devices:
+        lines.append(line(*_heading(device, palette)))
+        if device.sample is not None:
+            lines += figure_rows(model, device.sample, palette, style)
+    return [*lines, axis_row(palette, style)]
+
+
+def _heading(device: _Device, palette: Palette) -> Iterator[Part]:
+    """Yield a device's name, why it is throttled, and the figures without a limit."""
+    fact, sample = device.fact, device.sample
+    yield device.name, palette.bold
+    if sample is None:
+        yield "  no reading", palette.dim
+        return
+    if sample.throttle:
+        yield "  "
+        yield f"throttled: {', '.join(sample.throttle)}", palette.alarm
+    if sample.clock_mhz is not None:
+        memory = f", memory {sample.memory_clock_mhz} MHz" if sample.memory_clock_mhz is not None else ""
+        yield f"  clock {sample.clock_mhz} MHz{memory}", palette.dim
+    if fact.kind == "cpu":
+        average = f", load average {sample.load:.1f}" if sample.load is not None else ""
+        yield f" {one_line(fact.name, 34)}  {fact.cores} cores{average}, no NVIDIA GPU", palette.dim
+
+
+def _table(model: Model, devices: Sequence[_Device], palette: Palette, style: BarStyle) -> list[Strip]:
+    """Return one line for each device, with bars of its load, under a line with column names and the time axis."""
+    name_width = min(NAME_MOST, max(len(device.name) for device in devices))
+    cells = [_cells(device.sample) for device in devices]
+    known = [figure for figure in FIGURES if figure == "load" or any(figure in row for row in cells)]
+    widths = [max(LEAST[figure], *(len(row.get(figure, "")) for row in cells)) for figure in known]
+    count = bar_count(style.width - name_width - sum(widths) - GAP * (len(widths) + 1))
+    gap = " " * GAP
+
+    def right(texts: Iterable[str]) -> str:
+        return "".join(f"{gap}{text:>{width}}" for text, width in zip(texts, widths[1:], strict=True))
+
+    head = f"{'':<{name_width}}{gap}{known[0]:>{widths[0]}}{gap}{axis_words(count)}{right(known[1:])}"
+    lines = [line((head, palette.dim))]
+    for device, row in zip(devices, cells, strict=True):
+        load, *others = (row.get(figure, "-") for figure in known)
+        (bars,) = history_bars(model, device.fact.id, "load", count, 1, style.ascii_only)
+        lines.append(
+            line(
+                (fmt.pad(device.name, name_width), palette.bold),
+                (f"{gap}{load:>{widths[0]}}{gap}", palette.running),
+                *bar_parts(bars, palette.chart, palette),
+                (right(others), palette.text),
+            )
+        )
+        if device.sample is not None and device.sample.throttle:
+            lines.append(line("  ", (f"throttled: {', '.join(device.sample.throttle)}", palette.alarm)))
+    return lines
+
+
+def _cells(sample: DeviceSample | None) -> dict[Figure, str]:
+    """Return a device's figures for the table, where there is no room for the power limit."""
+    cells = dict(figures_of(sample)) if sample is not None else {}
+    if sample is not None and sample.power_w is not None:
+        cells["power"] = f"{sample.power_w:.0f} W"
+    return cells
 
 
 def _not_running(model: Model, palette: Palette) -> list[Strip]:
@@ -69,63 +200,6 @@ def _not_running(model: Model, palette: Palette) -> list[Strip]:
     if reading is not None:
         words += f"; last readings at {fmt.moment(reading.time, model.now())}"
     return [line((words, palette.warn))]
-
-
-def _gpu(
-    model: Model,
-    fact: DeviceFact,
-    number: int,
-    sample: DeviceSample | None,
-    palette: Palette,
-    width: int,
-    *,
-    ascii_only: bool,
-) -> list[Strip]:
-    name = one_line(fact.name.removeprefix("NVIDIA "), 40)
-    if sample is None:
-        return [line((f"GPU {number} {name}", palette.bold), ("  no reading", palette.dim))]
-    load = sample.utilization
-    head: list[Part] = [(f"GPU {number} {name} ", palette.bold)]
-    head.append((_load(model, load), palette.running))
-    history = _history(model, fact.id, width - line(*head).cell_length, ascii_only=ascii_only)
-    first = line(*head, (history, palette.chart))
-    parts = [
-        f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
-        f"{sample.power_w:.0f}/{sample.power_limit_w or 0:.0f} W" if sample.power_w is not None else "- W",
-        f"{sample.temperature_c:.0f} °C" if sample.temperature_c is not None else "- °C",
-        f"{sample.clock_mhz}/{sample.memory_clock_mhz} MHz" if sample.clock_mhz is not None else "- MHz",
-    ]
-    second: list[Part] = [("  " + "  ".join(parts), palette.text)]
-    if sample.throttle:
-        second.append((f"  throttled: {', '.join(sample.throttle)}", palette.alarm))
-    return [first, line(*second)]
-
-
-def _cpu(
-    model: Model,
-    fact: DeviceFact | None,
-    sample: DeviceSample | None,
-    palette: Palette,
-    width: int,
-    *,
-    ascii_only: bool,
-) -> list[Strip]:
-    name = one_line(fact.name, 34) if fact is not None else ""
-    cores = f" {fact.cores} cores" if fact is not None else ""
-    if sample is None:
-        return [line((f"CPU {name}{cores}", palette.bold), ("  no reading", palette.dim))]
-    head = f"CPU{cores} {_load(model, sample.utilization)}"
-    history = _history(model, "cpu", width - len(head), ascii_only=ascii_only)
-    facts = [
-        f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
-        f"load {sample.load:.1f}" if sample.load is not None else "",
-        f"{sample.temperature_c:.0f} °C" if sample.temperature_c is not None else "",
-        name,
-    ]
-    return [
-        line((head, palette.bold), (history, palette.chart)),
-        line(("  " + "  ".join(part for part in facts if part), palette.text)),
-    ]
 
 
 def _keeper(wait: DeviceAwaited) -> str:
@@ -170,19 +244,3 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
         (f"  on {one_line(variant.device.partition('/')[0], 12)}" if variant.device else "", palette.dim),
         ("  on the device" if on_device and not variant.device else "", palette.accent),
     )
-
-
-def _load(model: Model, percent: float | None) -> str:
-    was = "last " if model.link.kind == "ended" else ""
-    return f"{was}{percent:.0f}% " if percent is not None else "- "
-
-
-def _history(model: Model, device: str, room: int, *, ascii_only: bool) -> str:
-    """Return the load as a chart, or "" once the session has ended. An idle device still gets a thin trace."""
-    if model.link.kind == "ended":
-        return ""
-    rates = []
-    for reading in model.recent()[-120:]:
-        sample = next((sample for sample in reading.samples if sample.device == device), None)
-        rates.append(max(0.01, sample.utilization or 0.0) if sample is not None else 0.0)
-    return fmt.sparkline(rates, max(0, min(60, room)), top=100, ascii_only=ascii_only)

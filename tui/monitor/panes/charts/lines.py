@@ -278,7 +278,16 @@ def _speedup_axis(values: Sequence[float], height: int) -> tuple[Axis, Callable[
         return Axis(start, end, [Tick(math.log10(one), f"{one:g}x") for one in marks]), _log
     room = max(0.08 * (high - low), LEAST_ROOM * high)
     start, end = max(0.0, low - room), high + 2 * room
-    return Axis(start, end, [Tick(one, f"{one:.3g}x") for one in nice_ticks(start, end, most)]), float
+    return Axis(start, end, _labeled(nice_ticks(start, end, most))), float
+
+
+def _labeled(speedups: Sequence[float]) -> list[Tick]:
+    """Label speedups with three digits at most and, if the labels fit the axis, with equally many decimals."""
+    labels = [f"{one:.3g}x" for one in speedups]
+    decimals = max(len(label.partition(".")[2].removesuffix("x")) for label in labels)
+    aligned = [f"{one:.{decimals}f}x" for one in speedups]
+    shown = aligned if max(map(len, aligned)) < LABEL_WIDTH else labels
+    return [Tick(one, label) for one, label in zip(speedups, shown, strict=True)]
 
 
 def _log(speedup: float) -> float:
