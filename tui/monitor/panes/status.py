@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -37,11 +38,12 @@ from tui.view.activity import (
 )
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
-from tui.view.over_time.progress import progress_of
+from tui.view.over_time.progress import SteadyEnd, progress_of
 from tui.view.prompts import unanswered
 from tui.view.spend import count, money
 
-DAY_S = 86400.0
+FAR_S = 1000 * 86400.0
+"""Time until an estimated end, in seconds, from which the end is not worth showing."""
 TABLE_HINT = "2: table"
 """Hint for the key that shows the scoreboard, on screens without room for it."""
 NAME_MIN = 9
@@ -62,13 +64,16 @@ class StatusLine(LinesView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)
+        self._end = SteadyEnd()
 
     def show(self, model: Model, paused_view: bool, follow: bool) -> None:
         if not self.is_attached:
             return
         width = self.size.width or self.app.size.width
         palette = self.palette
-        first = status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)
+        first = status_line(
+            model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow, end=self._end
+        )
         self.set_lines([first, self._second(model, palette, width)])
 
     def _second(self, model: Model, palette: Palette, width: int) -> Strip:
@@ -87,9 +92,20 @@ class StatusLine(LinesView):
 
 
 def status_line(
-    model: Model, palette: Palette, width: int, *, ascii_only: bool, held: bool = False, follow: bool = False
+    model: Model,
+    palette: Palette,
+    width: int,
+    *,
+    ascii_only: bool,
+    held: bool = False,
+    follow: bool = False,
+    end: SteadyEnd | None = None,
 ) -> Strip:
-    """Return the first status line: as many parts as fit, always in the same order."""
+    """Return the first status line: as many parts as fit, always in the same order.
+
+    Figures that change often have a fixed width, so that the parts beside them stay in place. ``end`` is the estimated
+    end that the line showed last.
+    """
     state = model.state
     if not model.opened:
         return line((f" {model.source.name}", palette.title), ("  opening the session …", palette.dim))
@@ -112,7 +128,7 @@ def status_line(
         (6, _device(model, palette)),
         (1, _clock(model, palette)),
         (3, _share(model, palette)),
-        (4, _ends(model, palette)),
+        (4, _ends(model, palette, end or SteadyEnd())),
         (5, _spent(model, palette)),
         (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
@@ -177,30 +193,36 @@ def _clock(model: Model, palette: Palette) -> list[Part]:
     """Return the search time and its limit, or a replay's position and speed."""
     if model.link.kind == "replay" and model.playing is not None:
         return [(model.playing(), palette.text)]
-    limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
+    limit = fmt.clock(model.minutes * 60) if model.minutes is not None else ""
     over = overrun_of(model) is not None
-    return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
+    passed = fmt.clock(model.search_seconds()).rjust(len(limit))
+    return [(f"{passed}/{limit}" if limit else passed, palette.warn if over else palette.dim)]
 
 
 def _share(model: Model, palette: Palette) -> list[Part]:
     """Return the share of the search that is done."""
     progress = progress_of(model)
-    return [(f"{progress.share:.0%} of {progress.of}", palette.text)] if progress is not None else []
+    return (
+        [(f"{progress.share:.0%} of {progress.of}".ljust(len("100% of ") + len(progress.of)), palette.text)]
+        if progress is not None
+        else []
+    )
 
 
-def _ends(model: Model, palette: Palette) -> list[Part]:
+def _ends(model: Model, palette: Palette, steady: SteadyEnd) -> list[Part]:
     """Return the search's estimated end, in local time. A search that is paused or will stop early has no known end."""
     progress = progress_of(model)
-    if progress is None or progress.left_s is None or overrun_of(model) is not None:
+    if progress is None or progress.left_s is None or progress.left_s >= FAR_S or overrun_of(model) is not None:
         return []
-    return [(f"ends {_end(model.source.system_now(), progress.left_s)}", palette.dim)]
+    now = model.source.system_now()
+    return [(f"ends {_moment(steady.at(now, progress.left_s), now)}", palette.dim)]
 
 
-def _end(now: float, left_s: float) -> str:
-    """Return the time of day after ``left_s`` seconds, or the number of days until then."""
-    if left_s > DAY_S:
-        return f"in {left_s / DAY_S:.0f}d"
-    return f"~{time.strftime('%H:%M', time.localtime(now + left_s))}"
+def _moment(at: float, now: float) -> str:
+    """Return the time of day ``at``, and the number of days from ``now`` until then if the day is not today."""
+    then, today = (date.fromtimestamp(seconds) for seconds in (at, now))
+    days = (then - today).days
+    return f"~{time.strftime('%H:%M', time.localtime(at))}{f' +{days}d' if days else ''}"
 
 
 def _spent(model: Model, palette: Palette) -> list[Part]:
@@ -396,4 +418,4 @@ def _device(model: Model, palette: Palette) -> list[Part]:
     if not rates:
         return []
     label = "GPU" if gpus else "CPU"
-    return [(f"{label} {sum(rates) / len(rates):.0f}%", palette.text)]
+    return [(f"{label} {sum(rates) / len(rates):.0f}%".ljust(len("GPU 100%")), palette.text)]

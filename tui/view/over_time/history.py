@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import SessionState
 from tui.text.story import TOLD, Story
 from tui.view.over_time.occupancy import CHANGES, Occupancy
@@ -30,10 +31,14 @@ class Point(Struct, frozen=True, gc=False):
 
 
 class NewBest(Point, frozen=True, gc=False):
-    """A kernel that became its problem's best. ``before`` is the previous best kernel, if any."""
+    """A kernel that became its problem's best. ``before`` is the previous best kernel, if any.
+
+    ``uncertain``: whether the speedup was uncertain then. A later verdict does not change these fields.
+    """
 
     how: How
     before: str | None
+    uncertain: bool = False
 
 
 class Trajectory(Struct):
@@ -56,13 +61,15 @@ class Spent(Struct, frozen=True, gc=False):
 class History(Struct):
     """The history that a state does not keep: the order of verdicts and new bests, the spending, and device activity.
 
-    ``changes`` counts the changes to ``problems`` and ``spent``.
+    ``changes`` counts the changes to ``problems`` and ``spent``. ``round_s`` is the search time at which a round or a
+    problem's search last ended, in seconds.
     """
 
     problems: dict[str, Trajectory] = field(default_factory=dict)
     spent: list[Spent] = field(default_factory=list)
     occupancy: Occupancy = field(default_factory=Occupancy)
     changes: int = 0
+    round_s: float | None = None
 
     def note(self, state: SessionState, recorded: Recorded) -> None:
         """Add an event that ``state`` has applied."""
@@ -95,6 +102,9 @@ class History(Struct):
         self.changes += 1
         self._look(state, event.problem, time, "runoff")
 
+    def _finished(self, state: SessionState, event: ev.RoundFinished | ev.ProblemFinished, time: float) -> None:
+        self.round_s = state.elapsed_s(time)
+
     def _pruned(self, state: SessionState, event: ev.NodePruned | ev.NodeRestored, time: float) -> None:
         self.changes += 1
         for problem in state.problems:
@@ -114,7 +124,8 @@ class History(Struct):
         best = state.variants.get(problem.best or "")
         if best is not None and best.speedup is not None:
             seconds = state.elapsed_s(time)
-            found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
+            uncertain = is_uncertain(best.verdict)
+            found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before, uncertain))
 
     def _of(self, problem: str) -> Trajectory:
         if (found := self.problems.get(problem)) is None:
@@ -129,6 +140,8 @@ _KEEPERS: dict[type, Callable[[History, SessionState, Any, float], None]] = {
     ev.BaselineMeasured: History._measured,
     ev.SizesChecked: History._measured,
     ev.RunoffFinished: History._raced,
+    ev.RoundFinished: History._finished,
+    ev.ProblemFinished: History._finished,
     ev.NodePruned: History._pruned,
     ev.NodeRestored: History._pruned,
     ev.ModelReplied: History._paid,

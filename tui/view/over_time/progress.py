@@ -12,6 +12,10 @@ TIME = "time"
 """Name of the limit on minutes, which ends the search at a known time."""
 ENOUGH = 0.05
 """Minimum used share of a limit at which ``progress_of`` estimates when the search will reach the limit."""
+MOVED, MOVED_S = 0.1, 60.0
+"""Changes of the estimated end that a ``SteadyEnd`` ignores: up to a share of the remaining time, or up to a number of
+seconds.
+"""
 
 
 class Progress(Struct, frozen=True):
@@ -25,11 +29,26 @@ class Progress(Struct, frozen=True):
     left_s: float | None
 
 
+class SteadyEnd:
+    """The estimated end of a search for display. Small changes of the estimate do not move it."""
+
+    def __init__(self) -> None:
+        self._end: float | None = None
+
+    def at(self, now: float, left_s: float) -> float:
+        """Return the end in Unix seconds, for an estimate of ``left_s`` seconds from ``now``."""
+        end = now + left_s
+        if self._end is None or abs(end - self._end) > max(MOVED_S, MOVED * left_s):
+            self._end = end
+        return self._end
+
+
 def progress_of(model: Model) -> Progress | None:
     """Estimate the progress of a running search from the limit that it will reach first.
 
     A limit on minutes ends the search at a known time. The estimate assumes that rounds, turns, dollars, tokens and
-    calls continue at their rate so far. Return None if the search is not running or has no limit.
+    calls continue at their rate so far. The rate of rounds, dollars, tokens and calls counts up to their last increase,
+    so that the estimate stays the same until the next one. Return None if the search is not running or has no limit.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -37,12 +56,25 @@ def progress_of(model: Model) -> Progress | None:
     shares = shares_done(model.state, limits, elapsed_s)
     if not shares:
         return None
-    left = [elapsed_s * (1 - share) / share for name, share in shares.items() if name != TIME and share >= ENOUGH]
+    left = [
+        max(0.0, _since_s(model, name, elapsed_s) / share - elapsed_s)
+        for name, share in shares.items()
+        if name != TIME and share >= ENOUGH
+    ]
     if TIME in shares:
         left.append(max(0.0, (limits.minutes or 0.0) * 60 - elapsed_s))
     of = max(shares, key=lambda name: shares[name])
     unknown = model.state.paused or model.state.stop_planned or model.state.held_up_at is not None
     return Progress(shares[of], of, None if unknown else min(left, default=None))
+
+
+def _since_s(model: Model, name: str, elapsed_s: float) -> float:
+    """Return the search time at which the used share of the limit ``name`` last increased, in seconds."""
+    if name == "problems":  # The share of an open turn increases all the time.
+        return elapsed_s
+    history = model.history
+    at_s = history.round_s if name == "rounds" else history.spent[-1].seconds if history.spent else None
+    return min(elapsed_s, at_s) if at_s is not None else elapsed_s
 
 
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
