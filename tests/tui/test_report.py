@@ -195,6 +195,22 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
     assert not re.search("[\u202e\x1b]", text)
 
 
+def test_a_new_best_keeps_the_speedup_of_its_time_after_another_verdict(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "again", Shape(variants=12, problems=1, rounds=2, flying=0), ended=True)
+    with SessionReader(paths) as reader:
+        state, _, history = fold_all(reader.read())
+    first = history.problems["softmax"].bests[0]
+    verdict = state.variants[first.variant].verdict
+    assert verdict is not None
+    writer = EventWriter(paths)
+    slower = msgspec.structs.replace(verdict, speedup=0.11, speedup_low=0.11, speedup_high=0.11)
+    writer.append(ev.VerdictGiven(variant=first.variant, verdict=slower))
+    writer.flush(5)
+    writer.close()
+    row = f'<td>{first.variant}</td><td class="n">{first.speedup:.2f}x</td><td class="keep">its verdict; judged again'
+    assert f"{row}: 0.11x</td>" in page_of(paths)
+
+
 def test_texts_beyond_the_limit_are_left_out_and_named(tmp_path: Path) -> None:
     shape = Shape(variants=60, problems=2, rounds=3, flying=0, attended=True)
     with SessionReader(write_session(tmp_path, "talkative", shape, ended=True)) as reader:

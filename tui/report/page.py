@@ -21,8 +21,9 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from engine import __version__
+from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import speedup_words
-from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import SessionReader
 from tui.compare.change import LEGEND
 from tui.console.echo import clean
@@ -135,12 +136,23 @@ def _rounds(state: SessionState, problem: ProblemState) -> Iterator[RoundCounts]
 
 
 def _new_best(state: SessionState, one: NewBest) -> tuple[str, ...]:
-    """Return the search time, the count of verdicts, the kernel, its speedup, why it is the best, and its idea."""
+    """Return the search time, the count of verdicts, the kernel, its speedup then, why it became the best, and its
+    idea.
+    """
     variant = state.variants[one.variant]
     idea = state.ideas.get(variant.idea)
     why = {"verdict": "its verdict", "runoff": f"runoff ahead of {one.before}" if one.before else "runoff"}
-    return (clock(one.seconds), str(one.verdicts), one.variant, speedup_words(variant.verdict),
-            why.get(one.how, one.how), one_line(idea.text, 160) if idea is not None else "")  # fmt: skip
+    reached = marked(speedup(one.speedup), one.uncertain)
+    how = f"{why.get(one.how, one.how)}{_later_verdict(variant, reached)}"
+    return (clock(one.seconds), str(one.verdicts), one.variant, reached, how,
+            one_line(idea.text, 160) if idea is not None else "")  # fmt: skip
+
+
+def _later_verdict(variant: VariantState, reached: str) -> str:
+    """Return a later verdict in words, or "" if the speedup that the kernel ``reached`` as a new best still holds."""
+    if variant.verdict is None or (now := speedup_words(variant.verdict)) == reached:
+        return ""
+    return f"; judged again: {now if variant.correct else variant.verdict.status.replace('_', ' ')}"
 
 
 def _clean(value: Any) -> Any:
