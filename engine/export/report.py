@@ -12,6 +12,7 @@ from engine.session.records.speedup_text import MARK, footnotes, marked, sol_per
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_outcome
 from engine.session.state.nodes import ProblemState, VariantState
+from engine.session.state.over_compile import compile_ms
 from engine.session.state.session_state import SessionState
 
 
@@ -54,7 +55,7 @@ def _summary(state: SessionState, over_eager: str) -> str:
             [
                 problem.spec.id,
                 f"{eager_ms:.4g}" if eager_ms is not None else "-",
-                _baseline(compiled),
+                _baseline(compiled, compile_ms(problem, best)),
                 _ms(first),
                 _ms(best),
                 _speedup(best),
@@ -101,10 +102,10 @@ def _first(state: SessionState, problem: ProblemState) -> VariantState | None:
     return next((variant for variant in state.variants_of(problem.spec.id) if variant.correct), None)
 
 
-def _baseline(baseline: Baseline | None) -> str:
-    if baseline is None or baseline.timing is None:
+def _baseline(baseline: Baseline | None, ms: float | None) -> str:
+    if baseline is None or ms is None:
         return "-"
-    figure = marked(f"{baseline.timing.median_ms:.4g}", is_disturbed(baseline))
+    figure = marked(f"{ms:.4g}", is_disturbed(baseline))
     return f"{figure} ({disturbance(baseline)})" if is_disturbed(baseline) else figure
 
 

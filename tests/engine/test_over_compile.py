@@ -60,6 +60,18 @@ def test_the_machines_speed_during_the_measurement_of_torch_compile_cancels() ->
     assert (over.speedup, over.low, over.high) == (pytest.approx(2.0), pytest.approx(1.9), pytest.approx(2.1))
 
 
+@pytest.mark.parametrize("eager_beside_ms", [3.0, None])
+def test_a_reader_who_divides_the_times_of_a_row_gets_its_speedups(eager_beside_ms: float | None) -> None:
+    # The median of eager's times is 2.2 ms. The speedup is the median ratio of pairs, so it is not exactly 2.2 / 0.5.
+    state = search(eager_beside_ms, replace(verdict(4.0, 2.0), reference=timing(2.2)), 3.8, 4.2)
+    (row,) = results_of(state, Path("sessions/demo"), 1.0).problems
+    assert row.eager_ms and row.compile_ms and row.best_ms and row.over_compile
+    assert row.eager_ms / row.best_ms == pytest.approx(row.speedup)
+    assert row.compile_ms / row.best_ms == pytest.approx(row.over_compile)
+    over = _report(state, [], "").problems[0].over
+    assert (over["eager"].ms, over["compile"].ms) == (pytest.approx(row.eager_ms), pytest.approx(row.compile_ms))
+
+
 def test_without_eagers_time_beside_torch_compile_the_two_times_count() -> None:
     state = search(None, verdict(4.0, 2.0))
     assert over_compile(state.problems["softmax"], state.variants["v1"].verdict) == pytest.approx(1.5 / 0.5)

@@ -31,7 +31,8 @@ CURVE_POINTS = 24
 class Over(Struct, frozen=True):
     """The comparison of a problem's best kernel with a baseline.
 
-    ``ms`` is the baseline's time. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
+    ``ms`` is the baseline's time at the speed that the machine had when the judge timed the kernel: the kernel's time,
+    multiplied by ``speedup``. If the baseline was not timed, ``failure`` says why. ``low`` to ``high`` is an
     interval around ``speedup``. For eager, the interval is the verdict's 95% interval. For any other baseline, the
     interval runs from (baseline p10 / kernel p90) to (baseline p90 / kernel p10). If the judge timed eager right after
     that baseline, all three fields are instead the values over eager, times (baseline's time / eager's time).
@@ -311,6 +312,8 @@ def _over_eager(problem: ProblemState, verdict: Verdict | None) -> Over:
     if verdict is None:
         return Over(known, failure="" if known is not None else "not measured")
     ms = verdict.reference.median_ms if verdict.reference is not None else known
+    if verdict.kernel is not None and verdict.speedup is not None:
+        ms = verdict.kernel.median_ms * verdict.speedup
     return Over(ms, verdict.speedup, verdict.speedup_low, verdict.speedup_high, uncertain=is_uncertain(verdict))
 
 
@@ -330,7 +333,7 @@ def _over(problem: ProblemState, baseline: Baseline, verdict: Verdict | None) ->
     else:
         speedup = timing.median_ms / kernel.median_ms
         low, high = timing.p10_ms / kernel.p90_ms, timing.p90_ms / kernel.p10_ms
-    return Over(timing.median_ms, speedup, low, high, uncertain=uncertain)
+    return Over(kernel.median_ms * speedup, speedup, low, high, uncertain=uncertain)
 
 
 def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:

@@ -66,12 +66,6 @@ _NOTE_OR_IDEA = "note or idea"
 _PROSE = ("", "config", "idea", "inputs", "note", _NOTE_OR_IDEA, "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
 _SOL = "% SOL"
-VISIBLE = 0.01
-"""Relative difference above which a speedup visibly differs from the ratio of the times in its row."""
-PAIRED = "speedup: median over paired calls, so it may differ from eager ms / best ms"
-"""Caption for results in which a speedup visibly differs from the ratio of the times in its row."""
-BESIDE = "vs compile: both timed alongside eager, so it may differ from compile ms / best ms"
-"""Caption for results in which a speedup over torch.compile visibly differs from the ratio of the times in its row."""
 EARLIER = "first ms below best ms: timed under different loads, so only a runoff can compare these kernels"
 """Caption for results whose best kernel seems slower than the first."""
 _DROPPED_RESULTS = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
@@ -131,10 +125,7 @@ def print_results(results: Results, to_time_compile: str = "") -> None:
     torch.compile times.
     """
     out = console()
-    caption = tolerance_caption(results.tolerance) + f"; {PAIRED}" * any(
-        _differs(row.speedup, row.eager_ms, row.best_ms) for row in results.problems
-    )
-    caption += f"; {BESIDE}" * any(_differs(row.over_compile, row.compile_ms, row.best_ms) for row in results.problems)
+    caption = tolerance_caption(results.tolerance)
     seems_slower = (row.first_ms is not None and row.first_ms < (row.best_ms or 0.0) for row in results.problems)
     caption += f"; {EARLIER}" * any(seems_slower)
     print_marked(out, drop_columns(out, _results_table(results), _DROPPED_RESULTS), caption)
@@ -169,11 +160,6 @@ def _print_without_compile(out: Console, rows: Sequence[ResultRow]) -> None:
     for why, names in without.items():
         every = 1 < len(names) == len(opened)
         print_prose(out, f"{'' if every else ', '.join(names) + ': '}no torch.compile time: {why}")
-
-
-def _differs(speedup: float | None, ms: float | None, best_ms: float | None) -> bool:
-    """Return whether the ratio of the times visibly differs from the speedup."""
-    return bool(speedup and ms and best_ms) and abs((ms or 0.0) / (best_ms or 1.0) / (speedup or 1.0) - 1) > VISIBLE
 
 
 def _results_table(results: Results) -> Table:

@@ -12,7 +12,7 @@ from engine.session.records.other_sizes import only_searched_sizes, sizes_in_wor
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_words
 from engine.session.state.comparable import figures_of
-from engine.session.state.over_compile import over_compile
+from engine.session.state.over_compile import compile_ms, over_compile
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
 from engine.session.store import SessionPaths
 from tui.text.certainty import over_compile_is_uncertain
@@ -21,8 +21,9 @@ from tui.text.certainty import over_compile_is_uncertain
 class ResultRow(Struct, frozen=True, kw_only=True):
     """A problem's results. Times are in milliseconds.
 
-    ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``eager_ms`` is
-    eager's time in the paired calls behind this speedup. ``over_compile`` is the speedup over torch.compile.
+    ``speedup`` is the speedup over eager, with the 95% interval ``speedup_low`` to ``speedup_high``. ``over_compile``
+    is the speedup over torch.compile. The times belong to one measurement: ``eager_ms`` / ``best_ms`` is ``speedup``,
+    and ``compile_ms`` / ``best_ms`` is ``over_compile``.
     ``uncertain``, ``compile_uncertain`` and ``over_compile_uncertain`` say which figures are uncertain: the speedup
     over eager, the time of torch.compile, and the speedup over torch.compile. ``compile_note`` says why there is no
     torch.compile time, or is "". ``sol_share`` is SOL / best time. ``kernelbench`` is the best kernel's verdict under
@@ -157,7 +158,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
     verdict = best.verdict if best is not None else None
     theirs = verdict.kernelbench if verdict is not None else None
     compiled = problem.baselines.get("compile")
-    compile_ms = compiled.timing.median_ms if compiled is not None and compiled.timing is not None else None
+    compiled_ms = compile_ms(problem, best)
     best_ms = best.kernel_ms if best is not None else None
     paths, file = SessionPaths(directory), None
     if best is not None and not paths.is_packed:
@@ -169,8 +170,8 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         verdicts=len(judged),
         correct=sum(one.correct for one in judged),
         eager_ms=problem.eager_ms(best),
-        compile_ms=compile_ms,
-        compile_note="" if compile_ms is not None else without,
+        compile_ms=compiled_ms,
+        compile_note="" if compiled_ms is not None else without,
         first_ms=first_correct_ms(state, problem.id),
         best_ms=best_ms,
         best=problem.best,
@@ -180,7 +181,9 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         uncertain=is_uncertain(verdict),
         over_compile=over_compile(problem, verdict),
         compile_uncertain=compiled is not None and is_disturbed(compiled),
-        over_compile_uncertain=best is not None and compile_ms is not None and over_compile_is_uncertain(problem, best),
+        over_compile_uncertain=best is not None
+        and compiled_ms is not None
+        and over_compile_is_uncertain(problem, best),
         sol_share=verdict.sol_share if verdict is not None else None,
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
         file=file,

@@ -238,9 +238,14 @@ class ProblemState(Struct):
         return self.spec.id
 
     def eager_ms(self, best: VariantState | None) -> float | None:
-        """Return eager's time in the verdict on ``best`` or, without a best kernel, the eager baseline's time."""
-        if best is not None and best.verdict is not None and best.verdict.reference is not None:
-            return best.verdict.reference.median_ms
+        """Return eager's time at the speed that the machine had during the verdict on ``best``, for tables.
+
+        This is the kernel's time, multiplied by the speedup. It can differ slightly from the median of eager's times,
+        because the speedup is the median ratio of paired calls. Without a best kernel, return the eager baseline's
+        time.
+        """
+        if best is not None and best.speedup is not None and best.kernel_ms is not None:
+            return best.kernel_ms * best.speedup
         eager = self.baselines.get("eager")
         return eager.timing.median_ms if eager is not None and eager.timing is not None else None
 

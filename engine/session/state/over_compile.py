@@ -9,7 +9,7 @@ speedup is the ratio of the two times, because other programs on the host hardly
 from __future__ import annotations
 
 from engine.session.records.verdict import Baseline, Verdict
-from engine.session.state.nodes import ProblemState
+from engine.session.state.nodes import ProblemState, VariantState
 
 
 def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None:
@@ -26,6 +26,22 @@ def over_compile(problem: ProblemState, verdict: Verdict | None) -> float | None
     if (share := share_of_eager(compiled, compiled.timing.median_ms)) is None or verdict.speedup is None:
         return compiled.timing.median_ms / verdict.kernel.median_ms
     return verdict.speedup * share
+
+
+def compile_ms(problem: ProblemState, best: VariantState | None) -> float | None:
+    """Return ``torch.compile``'s time for tables, or None if the judge has not timed ``torch.compile``.
+
+    On a CPU, this is the time at the speed that the machine had when the judge timed the best kernel: eager's time, as
+    tables show it, multiplied by ``torch.compile``'s time / eager's time right after it. Divided by the kernel's time,
+    it is ``over_compile``. On a GPU, and in sessions without eager's time after ``torch.compile``, it is the measured
+    time.
+    """
+    compiled = problem.baselines.get("compile")
+    if compiled is None or compiled.timing is None:
+        return None
+    measured_ms, eager_ms = compiled.timing.median_ms, problem.eager_ms(best)
+    share = share_of_eager(compiled, measured_ms)
+    return measured_ms if share is None or eager_ms is None else eager_ms * share
 
 
 def share_of_eager(compiled: Baseline, ms: float) -> float | None:

@@ -44,13 +44,12 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). 'eager ms' is "
-        "eager's time, measured alongside the kernel; the log's 'eager alone' is a separate measurement. On a busy "
-        "machine, eager ms / ms can differ from the speedup, which is the median ratio of paired calls. The column "
-        "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the "
-        "kernel's time (~: above 100; the Evidence tab lists the possible causes). The chart 'by round' shows the best "
-        "kernel's speedup at the end of each round, which later runoffs, verdicts and prunes can change. Up and down "
-        "select another problem here and in the tree. Press 'i' to seed an idea for that problem, or 'a' to "
-        "seed a kernel."
+        "eager's time when the judge timed the kernel, so eager ms / ms is the speedup; the log's 'eager alone' is a "
+        "separate measurement. The column 'vs compile' is the speedup over torch.compile. The column '% SOL' is the "
+        "lower bound on time / the kernel's time (~: above 100; the Evidence tab lists the possible causes). The chart "
+        "'by round' shows the best kernel's speedup at the end of each round, which later runoffs, verdicts and prunes "
+        "can change. Up and down select another problem here and in the tree. Press 'i' to seed an idea for that "
+        "problem, or 'a' to seed a kernel."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "up", show=False),
