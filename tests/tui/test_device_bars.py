@@ -74,8 +74,9 @@ def test_several_gpus_have_one_line_each_and_throttling_is_told(count: int) -> N
 
 def test_a_cpu_shows_only_what_it_reports() -> None:
     cpu = DeviceSample(device="cpu", kind="cpu", utilization=50.0, memory_used=6 << 30, memory_total=24 << 30, load=1.7)
-    heading, *rows, _ = lines_of(cpu)[:4]
-    assert "2 cores, load average 1.7, no NVIDIA GPU" in heading
+    heading, *rows, _ = lines_of(cpu, width=79)[:4]
+    assert heading == "CPU Intel(R) Xeon(R) Processor  2 cores, load average 1.7, no NVIDIA GPU"
+    assert lines_of(cpu)[0] == heading.removesuffix(", no NVIDIA GPU"), "whole words where space is short"
     assert [row.split()[0] for row in rows] == ["load", "memory"]
 
 

@@ -252,7 +252,7 @@ def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = Non
             Text(one.shapes),
             one.outcome,
             milliseconds(one.kernel_ms),
-            milliseconds(one.eager_ms),
+            milliseconds(one.eager_ms_for_tables),
             one.speedup_words,
             interval(one.speedup_low, one.speedup_high),
             Text(one_line(one.reason)),

@@ -137,7 +137,7 @@ def _ancestor(state: SessionState, index: Calls, variant: VariantState) -> Ances
 def _at_sizes(one: AtSizes) -> tuple[str, ...]:
     """Return label, inputs, verdict, times, speedup, interval and reason, as ``show`` prints them."""
     between = interval(one.speedup_low, one.speedup_high)
-    return (one.label, one.shapes, one.outcome, milliseconds(one.kernel_ms), milliseconds(one.eager_ms),
+    return (one.label, one.shapes, one.outcome, milliseconds(one.kernel_ms), milliseconds(one.eager_ms_for_tables),
             one.speedup_words, between, one.reason)  # fmt: skip
 
 

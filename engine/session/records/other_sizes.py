@@ -35,6 +35,13 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     uncertain: bool = field(default=False, name="unsure")
 
     @property
+    def eager_ms_for_tables(self) -> float | None:
+        """The kernel's time, multiplied by the speedup; without a speedup, the measured time of eager."""
+        if self.kernel_ms is None or self.speedup is None:
+            return self.eager_ms
+        return self.kernel_ms * self.speedup
+
+    @property
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
         is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE

@@ -129,28 +129,36 @@ def _live(model: Model, devices: Sequence[_Device], palette: Palette, style: Bar
         style = replace(style, tall=TALL)
     lines: list[Strip] = []
     for device in devices:
-        lines.append(line(*_heading(device, palette)))
+        lines.append(_heading(device, palette, style.width))
         if device.sample is not None:
             lines += figure_rows(model, device.sample, palette, style)
     return [*lines, axis_row(palette, style)]
 
 
-def _heading(device: _Device, palette: Palette) -> Iterator[Part]:
-    """Yield a device's name, why it is throttled, and the figures without a limit."""
-    fact, sample = device.fact, device.sample
-    yield device.name, palette.bold
-    if sample is None:
-        yield "  no reading", palette.dim
-        return
-    if sample.throttle:
-        yield "  "
-        yield f"throttled: {', '.join(sample.throttle)}", palette.alarm
+def _heading(device: _Device, palette: Palette, width: int) -> Strip:
+    """Return a device's name, why it is throttled, and as many of the figures without a limit as fit."""
+    parts: list[Part] = [(device.name, palette.bold)]
+    if device.sample is None:
+        return line(*parts, ("  no reading", palette.dim))
+    if device.sample.throttle:
+        parts += ["  ", (f"throttled: {', '.join(device.sample.throttle)}", palette.alarm)]
+    for text in _unlimited(device.fact, device.sample):
+        if line(*parts, text).cell_length <= width:
+            parts.append((text, palette.dim))
+    return line(*parts)
+
+
+def _unlimited(fact: DeviceFact, sample: DeviceSample) -> Iterator[str]:
+    """Yield the figures without a limit, the most important first."""
     if sample.clock_mhz is not None:
-        memory = f", memory {sample.memory_clock_mhz} MHz" if sample.memory_clock_mhz is not None else ""
-        yield f"  clock {sample.clock_mhz} MHz{memory}", palette.dim
+        yield f"  clock {sample.clock_mhz} MHz"
+    if sample.memory_clock_mhz is not None:
+        yield f", memory {sample.memory_clock_mhz} MHz"
     if fact.kind == "cpu":
-        average = f", load average {sample.load:.1f}" if sample.load is not None else ""
-        yield f" {one_line(fact.name, 34)}  {fact.cores} cores{average}, no NVIDIA GPU", palette.dim
+        yield f" {one_line(fact.name, 34)}"
+        yield f"  {fact.cores} cores"
+        yield f", load average {sample.load:.1f}" if sample.load is not None else ""
+        yield ", no NVIDIA GPU"
 
 
 def _table(model: Model, devices: Sequence[_Device], palette: Palette, style: BarStyle) -> list[Strip]:

@@ -50,6 +50,9 @@ NAME_MIN = 9
 """Minimum width of a problem's name in the line of best speedups, in cells."""
 OTHER_PANES = 110
 """Minimum screen width, in cells, at which other panes appear beside the tree."""
+COUNT_DIGITS = 4
+"""Number of digits for which the counts of kernels have room on a wide screen. The parts after them then stay in place.
+"""
 IN_OTHER_PANES = 6
 """Lowest rank of the status parts that the panes beside the tree also show."""
 FAILED = ("error",)
@@ -123,7 +126,7 @@ def status_line(
         (3, [("following best", palette.accent)] if follow else []),
         (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
         (2, _place(model, palette)),
-        (5, _work(model, palette)),
+        (5, _work(model, palette, width)),
         (1, _link(model, palette)),
         (6, _device(model, palette)),
         (1, _clock(model, palette)),
@@ -174,16 +177,18 @@ def _width(parts: list[tuple[int, list[Part]]]) -> int:
     return sum(line(*one).cell_length for _, one in parts) + 2 * (len(parts) - 1)
 
 
-def _work(model: Model, palette: Palette) -> list[Part]:
+def _work(model: Model, palette: Palette, width: int) -> list[Part]:
     flight = model.state.at_work()
     stages = Counter(variant.stage for variant in flight)
     waiting, queued = stages["waiting"], stages["queued"]
     busy = len(flight) - queued - waiting
     if model.link.kind in LIVE and not model.state.at_rest:
+        digits = len(f"{busy}{waiting}{queued}")
         return [
             (f"{busy} running", palette.running if busy else palette.dim),
             (f" {waiting} waiting", palette.dim),
             (f" {queued} queued", palette.dim),
+            (" " * (COUNT_DIGITS - digits) if width >= OTHER_PANES else "", palette.dim),
         ]
     not_judged = model.state.not_judged()
     return [(f"{not_judged} not judged", palette.dim)] if not_judged else []
