@@ -49,8 +49,9 @@ def test_each_figure_of_a_gpu_has_its_value_its_unit_and_bars_from_0_to_its_limi
 
 
 def test_time_without_a_reading_is_marked_and_is_no_load_of_0() -> None:
-    load = lines_of(replace(FULL, utilization=0.0), seconds=60)[1]
+    load, memory = lines_of(replace(FULL, utilization=0.0, memory_used=0), seconds=60)[1:3]
     assert re.search(r"0%  ·{31}▁{8}$", load), load
+    assert re.search(r"0B/141G  ·{31}▁{8}$", memory), memory
 
 
 def test_a_finished_bin_never_changes() -> None:

@@ -54,7 +54,9 @@ def figures_of(sample: DeviceSample) -> list[tuple[Figure, str]]:
     power = f"{sample.power_w or 0:.0f}"
     words: dict[Figure, str | None] = {
         "load": percent(sample.utilization),
-        "memory": f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}" if sample.memory_used else None,
+        "memory": f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}"
+        if sample.memory_used is not None
+        else None,
         "power": (f"{power}/{sample.power_limit_w:.0f} W" if sample.power_limit_w else f"{power} W")
         if sample.power_w is not None
         else None,
