@@ -142,7 +142,7 @@ def test_attach_without_a_name_opens_the_only_running_session(kernel_tui: Kernel
     lock = EngineLock(session)
     shown = kernel_tui("attach", "--once")
     lock.release()
-    assert shown.returncode == 0 and "geomean of 2/2" in shown.stdout.splitlines()[0]
+    assert shown.returncode == 0 and "geomean 2/2" in shown.stdout.splitlines()[0]
     assert "config.toml: no such file" in kernel_tui("run").stderr, "run reads config.toml here"
 
 
