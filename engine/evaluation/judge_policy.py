@@ -290,6 +290,10 @@ class RunoffPolicy(Struct, frozen=True):
     """Relative difference between the times of two processes that run the same code. Kernels this close to the fastest
     kernel therefore tie with it.
     """
+    contradicts: float = 1.25
+    """Factor between the speedup that a runoff implies and the verdicts' intervals above which the runoff is uncertain.
+    Load during a runoff can slow one kernel. A CPU's bandwidth varies by 20% from minute to minute.
+    """
 
 
 class DevicePolicy(Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from engine.search.proposing.proposer_context import (
 from engine.search.proposing.proposer_requests import Questions
 from engine.search.proposing.untried import nothing_left
 from engine.search.strategies import STRATEGIES, Selection
-from engine.search.strategies.runoff_choice import runoff_leaders
+from engine.search.strategies.runoff_choice import runoff_leaders, with_doubts
 from engine.session.records.counters import bottleneck_of
 from engine.session.records.events import (
     BY_HAND,
@@ -46,6 +46,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite, Purpose
+from engine.session.records.verdict import Standing
 from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
 from engine.session.store.paths import session_argument
@@ -365,7 +366,7 @@ class ProblemSearch:
     def _wants_runoff(self, round_: RoundState) -> bool:
         """Return whether a runoff is due, because the judge has not timed all current leaders side by side."""
         leaders = self._runoff_leaders()
-        timed = {standing.variant for standing in self.problem.standings}
+        timed = {standing.variant for standing in self.problem.standings if standing.decides}
         owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed
         return owed and _runoff_job(round_, leaders) not in self._done
 
@@ -374,14 +375,19 @@ class ProblemSearch:
 
     async def _runoff(self, round_: RoundState) -> bool:
         """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in the runoff for the
-        first time, the search repeats the runoff after a new verdict on the kernel.
+        first time, the search repeats the runoff after a new verdict on the kernel. If a result is
+        uncertain, the search repeats the runoff once, because load may have slowed one kernel.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
         }
         began = time.monotonic()
         try:
-            standings = await self.context.evaluator.runoff(self.problem.spec, kernels)
+            standings = await self._timed_side_by_side(kernels)
+            if doubtful := [one.variant for one in standings if one.uncertain]:
+                uncertain = f"the runoff of {round_.id} is uncertain for {' and '.join(doubtful)}; repeating it"
+                await self.context.journal.record(LogLine(level="info", text=uncertain))
+                standings = await self._timed_side_by_side(kernels)
         except EvaluationError as error:
             await self._say(f"the runoff of {round_.id} failed: {error}")
             if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
@@ -397,6 +403,10 @@ class ProblemSearch:
             RunoffFinished(problem=self.id, round=round_.number, standings=standings, seconds=seconds)
         )
         return True
+
+    async def _timed_side_by_side(self, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
+        standings = await self.context.evaluator.runoff(self.problem.spec, kernels)
+        return with_doubts(standings, self._state.variants)
 
     def _uncounted(self) -> list[VariantState]:
         """Return the leading kernels without hardware counters, if the config requests counters."""

@@ -11,14 +11,18 @@ from msgspec.structs import replace
 from engine.daemon.service import _ended
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
-from engine.search.strategies.runoff_choice import runoff_leaders
+from engine.search.proposing.proposer_context import candidates_of
+from engine.search.strategies import greedy
+from engine.search.strategies.runoff_choice import runoff_leaders, with_doubts
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded, Selected
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionDamaged
+from tui.compare.change import change_from, change_words
 from tui.text.certainty import correction_words, round_speedup_words
+from tui.text.runoff_text import last_runoff, why_new_best
 from tui.view.activity import kernels_at_work
 
 
@@ -457,6 +461,39 @@ def test_whose_place_a_verdict_took_runs_in_the_runoff_that_decides() -> None:
     assert (met.problems["softmax"].best, met.problems["softmax"].former) == ("v2", None)
     outdone = after(started, runoff_of("v2", "v1"), judged("v3", 5.5, 1.25), judged("v4", 9.0, 1.22))
     assert [leader.id for leader in runoff_leaders(outdone, "softmax", 2)] == ["v4", "v1", "v3", "v2"]
+
+
+def test_a_runoff_that_contradicts_the_verdicts_is_uncertain_and_drops_no_kernel() -> None:
+    """Load during the runoff slowed v2, whose verdict is as good as v3's."""
+    started = recorded(
+        problem_added("softmax"),
+        ev.RoundStarted(problem="softmax", round=0, parents=()),
+        proposed("i1", 0, None),
+        *(written(name, "i1", 0, None) for name in ("v1", "v2", "v3")),
+        judged("v1", 1.2, 3.6),
+        judged("v2", 1.52, 2.9),
+        judged("v3", 1.5, 2.9),
+    )
+
+    def measured(ratio: float) -> tuple[Standing, ...]:
+        ratios = {"v3": 1.0, "v1": 1.26, "v2": ratio}
+        return tuple(Standing(name, 3 * by, by, 0.99 * by, 1.01 * by, False) for name, by in ratios.items())
+
+    variants = fold(started).variants
+    assert not any(one.uncertain for one in with_doubts(measured(1.2), variants))
+    standings = with_doubts(measured(1.85), variants)
+    assert [one.variant for one in standings if one.uncertain] == ["v2"]
+    state = after(started, ev.RunoffFinished(problem="softmax", round=0, standings=standings))
+    problem, slowed, best = state.problems["softmax"], state.variants["v2"], state.variants["v3"]
+    assert (problem.best, problem.former) == ("v3", "v2"), "the next runoff includes v2"
+    assert why_new_best(state, problem, "v2") == "~85% faster than v2 side by side"
+    assert last_runoff(problem, slowed) == "time ~+85% against v3 in the runoff of round 0"
+    assert change_words(change_from(state, best, slowed)) == "~r-46%"
+    figures = figures_of(state, slowed)
+    assert figures is not None and (figures.speedup, figures.scaled) == (1.52, "")
+    selection = greedy(candidates_of(state, problem), round_number=0, width=2, seed=0)
+    assert {one.variant for one in selection.selected} == {"v2", "v3"}
+    assert not any("in the runoff" in one.why for one in selection.selected if one.variant == "v2")
 
 
 def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:

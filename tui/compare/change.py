@@ -9,7 +9,7 @@ from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
-from tui.text.runoff_text import faster_side_by_side
+from tui.text.runoff_text import side_by_side
 
 SIDE_BY_SIDE = "r"
 """Mark of a change that a runoff measured."""
@@ -22,8 +22,8 @@ LEGEND = (
 class Change(NamedTuple):
     """A relative change in speedup: 0.04 is four percent faster.
 
-    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if no runoff timed both kernels and
-    one of the two speedups is uncertain.
+    ``side_by_side`` is true if a runoff timed both kernels. ``uncertain`` is true if this runoff's result is
+    uncertain, or if no runoff timed both kernels and one of the two speedups is uncertain.
     """
 
     value: float
@@ -52,9 +52,9 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
     if before is None or old is None or new is None or not old.speedup:
         return None
     if (problem := state.problems.get(variant.problem)) is not None:
-        faster = faster_side_by_side(problem, before.id, variant.id)
-        if faster is not None:
-            return Change(faster, side_by_side=True)
+        timed = side_by_side(problem, before.id, variant.id)
+        if timed is not None:
+            return Change(timed.faster, side_by_side=True, uncertain=timed.uncertain)
     if (old.scaled or before.id) != (new.scaled or variant.id):
         own, against = variant.verdict, before.verdict
         if own is None or against is None or not own.speedup or not against.speedup:

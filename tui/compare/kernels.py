@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from engine.config.tolerance import SessionTolerance, tolerance_name
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.other_sizes import sizes_in_words
-from engine.session.records.speedup_text import sol_percent
+from engine.session.records.speedup_text import marked, sol_percent
 from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counted_pairs, kernelbench_outcome, speedup_words
 from engine.session.state.over_compile import over_compile
@@ -79,8 +79,8 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
         where = f"the runoff of round {number} timed them side by side"
         if _tied(first, second):
             return f"{first.variant} and {second.variant} are tied: {where}."
-        longer = second.ratio / first.ratio
-        return f"{first.variant} is the fastest: {second.variant} takes {longer:.3g} times as long; {where}."
+        longer = marked(f"{second.ratio / first.ratio:.3g}", first.uncertain or second.uncertain)
+        return f"{first.variant} is the fastest: {second.variant} takes {longer} times as long; {where}."
     first_, second_ = timed[0], timed[1]
     speedups = f"speedup {speedup_words(first_.verdict)} against {speedup_words(second_.verdict)}"
     if _speedup_row([first_, second_]).leaders:

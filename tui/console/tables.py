@@ -283,7 +283,8 @@ def print_comparison(
     for standing in others:
         between = f"{standing.ratio_low:.3f}-{standing.ratio_high:.3f}"
         word = "tied" if standing.tied else "slower"
-        table.add_row(word, Text(standing.variant), milliseconds(standing.median_ms), f"{standing.ratio:.3f}", between)
+        ratio = marked(f"{standing.ratio:.3f}", standing.uncertain)
+        table.add_row(word, Text(standing.variant), milliseconds(standing.median_ms), ratio, between)
     out.print(table)
     for standing in others:
         if twins:
@@ -291,7 +292,9 @@ def print_comparison(
         elif standing.tied:
             said = f"{fastest.variant} and {standing.variant} are tied: the measured difference is within noise."
         else:
-            said = f"{fastest.variant} is faster: {standing.variant} takes {standing.ratio:.2f} times as long."
+            times = marked(f"{standing.ratio:.2f}", standing.uncertain)
+            said = f"{fastest.variant} is faster: {standing.variant} takes {times} times as long."
+            said += f" {MARK}: uncertain, because other programs were running." if standing.uncertain else ""
         print_prose(out, said, "bold")
 
 

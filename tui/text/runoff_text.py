@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import speedup
+from typing import NamedTuple
+
+from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict import Standing
 from engine.session.records.verdict_text import counts_by_low_end, speedup_words
 from engine.session.state.comparable import figures_of
@@ -14,6 +16,8 @@ NO_RUNOFF = "no runoff with"
 """Prefix of the remark on kernels that no runoff has timed side by side."""
 TIED_BUT_WIDE = "tied, wide interval"
 """Remark on a runoff's first kernel if a tied kernel is the best, because the first kernel's interval is wide."""
+UNCERTAIN_RUNOFF = "uncertain runoff with"
+"""Prefix of the remark on kernels whose result in the newest runoff is uncertain."""
 
 NO_CHANGE = fmt.change(0.0).lstrip("+-")
 """Text for a change that rounds to zero."""
@@ -23,22 +27,31 @@ SCALED = f"{BY_RUNOFF}: the best kernel's verdict, scaled by the times in a runo
 """Footnote for ``BY_RUNOFF``."""
 
 
+class SideBySide(NamedTuple):
+    """How much faster one kernel was than another in a runoff: 0.04 is four percent faster. ``uncertain``: whether the
+    runoff's result is uncertain.
+    """
+
+    faster: float
+    uncertain: bool
+
+
 def place_in_runoff(standing: Standing) -> str:
-    """Format a kernel's place in a runoff as ``first``, ``tied``, or ``+3.1%`` (slower than the winner by 3.1%)."""
+    """Format a kernel's place in a runoff: ``first``, ``tied``, ``+3.1%`` (slower than the winner by 3.1%), or
+    ``~+85%`` if it is uncertain.
+    """
     if standing.ratio <= 1.0:
         return "first"
-    return "tied" if standing.tied else fmt.change(standing.ratio - 1)
+    return "tied" if standing.tied else marked(fmt.change(standing.ratio - 1), standing.uncertain)
 
 
-def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> float | None:
-    """Return how much faster ``variant`` was than ``before`` in the newest runoff that timed both.
-
-    0.04 is four percent faster. Return None if no runoff timed both.
-    """
+def side_by_side(problem: ProblemState, before: str, variant: str) -> SideBySide | None:
+    """Compare ``variant`` with ``before`` in the newest runoff that timed both, or return None without one."""
     for round_ in reversed(problem.rounds):
-        timed = {one.variant: one.ratio for one in round_.standings}
-        if (own := timed.get(variant)) and (other := timed.get(before)):
-            return other / own - 1
+        timed = {one.variant: one for one in round_.standings}
+        own, other = timed.get(variant), timed.get(before)
+        if own is not None and other is not None and own.ratio and other.ratio:
+            return SideBySide(other.ratio / own.ratio - 1, own.uncertain or other.uncertain)
     return None
 
 
@@ -52,11 +65,12 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None:
         return "won the runoff"
-    faster = faster_side_by_side(problem, former.id, best.id)
-    if faster is None:
+    compared = side_by_side(problem, former.id, best.id)
+    if compared is None:
         return f"won a runoff that did not time {former.id}"
-    amount = fmt.change(faster).lstrip("+-")
-    how = f"{amount} {'faster' if faster >= 0 else 'slower'} than" if amount != NO_CHANGE else "as fast as"
+    faster, amount = compared.faster, fmt.change(compared.faster).lstrip("+-")
+    by = f"{marked(amount, compared.uncertain)} {'faster' if faster >= 0 else 'slower'} than"
+    how = by if amount != NO_CHANGE else "as fast as"
     words = f"{how} {former.id} side by side"
     if faster < 0:  # A tied kernel wins if the interval of the fastest kernel is wide.
         words += ", but with a narrower interval"
@@ -96,7 +110,7 @@ def why_lower(state: SessionState, problem: ProblemState, before: str | None) ->
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None or not (against := former_verdict_words(former, best)):
         return ""
-    if faster_side_by_side(problem, former.id, best.id) is not None:
+    if side_by_side(problem, former.id, best.id) is not None:
         return f"{why_new_best(state, problem, before)} ({against})"
     return above_low_end(former, best)
 
@@ -145,6 +159,8 @@ def why_no_star(state: SessionState, variant: VariantState) -> str:
         return ""
     timed = {standing.variant: standing for standing in problem.standings}
     own, first = timed.get(variant.id), timed.get(best.id)
+    if own is not None and first is not None and not own.decides:
+        return f"{UNCERTAIN_RUNOFF} {best.id}"
     overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
     if overtaken and variant.verdict is not None and counts_by_low_end(variant.verdict):
         return TIED_BUT_WIDE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -55,10 +55,10 @@ def run_runoff(
         runoff = _Runoff(opened, libraries, stack, cancelled)
         runoff.take_rounds()
         try:
-            return standings(runoff.confirmed(), runoff.margin)
+            return runoff.standings()
         except FoundOut:
             runoff.take_rounds()  # These times replace the earlier times, so cheating in earlier calls gains nothing.
-            return standings(runoff.confirmed(), runoff.margin)
+            return runoff.standings()
 
 
 class _Runoff:
@@ -73,7 +73,7 @@ class _Runoff:
     ) -> None:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
-        self.margin = _RUNOFF.tied[settings.kind]
+        self._margin = _RUNOFF.tied[settings.kind]
         self._runners: dict[str, Runner] = {}
         self._bound: set[str] = set()
         """Kernels that use the weights in the judge's buffers."""
@@ -113,7 +113,7 @@ class _Runoff:
                 self._take_round(number)
             if number + 1 < _RUNOFF.least_rounds:
                 continue
-            if is_settled(self._times, self.margin) or time.perf_counter() - started > _RUNOFF.budget_s:
+            if is_settled(self._times, self._margin) or time.perf_counter() - started > _RUNOFF.budget_s:
                 break
 
     def _take_round(self, number: int) -> None:
@@ -145,11 +145,14 @@ class _Runoff:
                 self._walls[name].append(wall_ms)
         self._opened.empty_kernel.call(self._call_overhead)
 
-    def confirmed(self) -> dict[str, list[float]]:
-        """Verify the times with the judge's clock, and return the times for the ranking. Raises ``FoundOut`` and
-        ``RunnerEnded``.
+    def standings(self) -> tuple[Standing, ...]:
+        """Verify the times with the judge's clock, and rank the kernels. Raises ``FoundOut`` and ``RunnerEnded``.
+
+        The judge times one kernel's batches after another's, not side by side. If other programs disturbed the batches
+        of a kernel, the excess that they show is no evidence, so the kernel's place is uncertain.
         """
         confirmed: dict[str, list[float]] = {}
+        disturbed: set[str] = set()
         for name, runner in self._runners.items():
             reported, limits = self._times[name], self._limits(name)
             counted = [limits.counted_ms(*both) for both in zip(reported, self._walls[name], strict=True)]
@@ -160,7 +163,9 @@ class _Runoff:
                 excess_ms, _ = probe.excess_ms(median(reported), median(counted), limits)
                 confirmed[name] = [ms + excess_ms for ms in counted]
                 check_report(reported, confirmed[name], contended=probe.contended)
-        return confirmed
+            if excess_ms > 0.0 and probe.contended:
+                disturbed.add(name)
+        return standings(confirmed, self._margin, disturbed)
 
     def _limits(self, name: str) -> CallLimits:
         python = self._libraries[name].suffix == ".py"
@@ -208,16 +213,20 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
     return True
 
 
-def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. Pure."""
+def standings(
+    times_ms: Mapping[str, list[float]], margin: float, disturbed: Container[str] = ()
+) -> tuple[Standing, ...]:
+    """Rank kernels by their time within rounds, relative to the fastest kernel. Kernels within ``margin`` tie. The
+    times of ``disturbed`` kernels are uncertain. Pure.
+    """
     scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():
         _, low, high = statistics.median_interval(_ratios(own, times_ms[fastest]))
         ratio = scores[name] / scores[fastest]
-        rows.append(
-            Standing(name, median(own), ratio, min(low, ratio), max(high, ratio), tied=min(low, ratio) <= 1.0 + margin)
-        )
+        low, high, uncertain = min(low, ratio), max(high, ratio), name in disturbed
+        tied = low <= 1.0 + margin
+        rows.append(Standing(name, median(own), ratio, low, high, tied=tied, uncertain=uncertain))
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
 
 

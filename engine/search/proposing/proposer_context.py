@@ -66,7 +66,7 @@ def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kerne
         variant.data,
         state.ideas[variant.idea].text,
         variant.profile.launches if variant.profile is not None else (),
-        next((one.ratio for one in problem.standings if one.variant == variant.id), None),
+        next((one.ratio for one in problem.standings if one.variant == variant.id and one.decides), None),
         over_compile(problem, variant.verdict),
     )
 
@@ -162,7 +162,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
     In a pinned branch, only the fastest kernel counts as pinned, because pinning selects the branch, not each kernel.
     """
     leaders = state.leaders(problem.id)
-    runoff = {standing.variant: standing for standing in problem.standings}
+    runoff = {standing.variant: standing for standing in problem.standings if standing.decides}
     pinned = {
         next((leader.id for leader in leaders if node in state.lineage(leader.id)), None) for node in state.pinned
     }

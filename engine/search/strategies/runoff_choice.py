@@ -1,7 +1,14 @@
-"""Choose the kernels for a problem's runoff. All functions are pure."""
+"""Choose the kernels for a problem's runoff, and compare its result with their verdicts. All functions are pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from engine.evaluation.judge_policy import POLICY
+from engine.session.records.verdict import Standing
+from engine.session.state.ranking import reached_in_runoff
 from engine.session.state.session_state import SessionState, VariantState
 
 RUNOFF_REACH = 0.8
@@ -31,6 +38,26 @@ def runoff_leaders(state: SessionState, problem: str, places: int) -> list[Varia
     others = [name for name in dict.fromkeys(always) if name is not None and name not in met]
     valid = {leader.id: leader for leader in correct}
     return [*near, *(valid[name] for name in others if name in valid)]
+
+
+def with_doubts(standings: Sequence[Standing], variants: Mapping[str, VariantState]) -> tuple[Standing, ...]:
+    """Mark the standings that contradict the verdicts as uncertain, in addition to those that the judge marked.
+
+    Each standing implies a speedup of the fastest kernel: the product of the kernel's own speedup and its ratio. A
+    standing is uncertain if the interval of this product is further than a factor of ``RunoffPolicy.contradicts`` from
+    the interval of the speedup that all standings imply.
+    """
+    own = [variants[one.variant] for one in standings]
+    if any(variant.speedup is None for variant in own):  # A person pruned or retried a kernel during the runoff.
+        return tuple(standings)
+    lows = [(_at_least(variant), one.ratio_low) for one, variant in zip(standings, own, strict=True)]
+    highs = [(_at_most(variant), one.ratio_high) for one, variant in zip(standings, own, strict=True)]
+    factor = POLICY.runoff.contradicts
+    most, least = factor * reached_in_runoff(highs), reached_in_runoff(lows) / factor
+    return tuple(
+        replace(one, uncertain=one.uncertain or low[0] * low[1] > most or high[0] * high[1] < least)
+        for one, low, high in zip(standings, lows, highs, strict=True)
+    )
 
 
 def _at_least(variant: VariantState) -> float:

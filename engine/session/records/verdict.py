@@ -219,7 +219,8 @@ class Baseline(Struct, frozen=True, omit_defaults=True):
 
 class Standing(Struct, frozen=True, omit_defaults=True):
     """A leading kernel's place in a runoff. ``ratio``: the kernel's time / the fastest kernel's time, as a median over
-    repetitions.
+    repetitions. ``uncertain``: whether other programs disturbed the check of the kernel's times, or whether the ratio
+    contradicts the verdicts.
     """
 
     variant: str
@@ -228,3 +229,9 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     ratio_low: float
     ratio_high: float
     tied: bool
+    uncertain: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether the ranking uses this place. Load only slows kernels, so an uncertain first place counts."""
+        return not self.uncertain or self.ratio <= 1.0

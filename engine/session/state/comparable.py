@@ -52,14 +52,15 @@ def relative_times(
 ) -> dict[str, tuple[str, float]]:
     """Return, for each kernel that a runoff timed, the kernel whose figures to scale and the ratio of the two times.
 
-    The newest runoff that timed a kernel determines its ratio. ``winner`` won the last runoff. A later verdict may have
-    made another kernel the best. The ratios then refer to the winner, because no runoff has confirmed the best kernel's
-    lead.
+    The newest runoff that timed a kernel determines its ratio; uncertain results do not count. ``winner`` won the last
+    runoff. A later verdict may have made another kernel the best. The ratios then refer to the winner, because no
+    runoff has confirmed the best kernel's lead.
     """
     first = winner or best
     found = {first.id: (first.id, 1.0)} if first is not None else {}
     for round_ in reversed(problem.rounds):
-        timed = [one for one in round_.standings if one.ratio > 0 and state.variants[one.variant].speedup is not None]
+        counted = [one for one in round_.standings if one.ratio > 0 and one.decides]
+        timed = [one for one in counted if state.variants[one.variant].speedup is not None]
         known = next((one for one in timed if one.variant in found), timed[0] if timed else None)
         if known is None:
             continue

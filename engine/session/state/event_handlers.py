@@ -294,7 +294,7 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
         # Raise an exception for an unknown variant, because every reader looks the variant up.
         state.variants[standing.variant]
     problem.standings, problem.runoff_at, problem.runoff_seq = event.standings, time, state.seq
-    met = {standing.variant for standing in event.standings}
+    met = {standing.variant for standing in event.standings if standing.decides}
     problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
     if (winner := runoff_winner(state, problem)) is not None:
         before, tied_with = state.variants.get(problem.best or ""), state.variants.get(problem.tied_with or "")

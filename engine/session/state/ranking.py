@@ -37,7 +37,7 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
         if variant is not None and variant.speedup is not None and not state.is_pruned(variant.id):
             shown.setdefault(variant.id, variant)
     order = sorted(shown.values(), key=lambda one: -comparable_speedup(state, one))
-    timed = {one.variant for one in found.standings}
+    timed = {one.variant for one in found.standings if one.decides}
     best = next((place for place, one in enumerate(order) if one.id == found.best), None)
     if best is not None:  # Only kernels from the best kernel's runoff may rank ahead of it.
         before, timed = order[:best], timed if found.best in timed else set()
@@ -82,7 +82,7 @@ def lead(state: SessionData, round_: RoundState) -> None:
     own = {name for name, speedup in speedups.items() if speedup is not None and not state.is_pruned(name)}
     champion, raced = "", set[str]()
     for runoff in (one.standings for one in problem.rounds if one.standings and one.number <= round_.number):
-        timed = [one.variant for one in runoff if one.variant in own]
+        timed = [one.variant for one in runoff if one.variant in own and one.decides]
         if len(timed) > 1:
             champion = timed[0] if not champion or champion in timed else champion
             raced |= set(timed) - {champion}
@@ -147,7 +147,9 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     valid = [
         (standing, variant)
         for standing in problem.standings
-        if not state.is_pruned((variant := state.variants[standing.variant]).id) and variant.correct
+        if standing.decides
+        and not state.is_pruned((variant := state.variants[standing.variant]).id)
+        and variant.correct
     ]
     if not valid:
         return None

@@ -304,7 +304,7 @@ class SessionData(Struct):
         best = self._best_at_end(round_)
         if best is not None and best.round == number:
             return best
-        for name in (one.variant for one in round_.standings if best is not None):
+        for name in (one.variant for one in round_.standings if best is not None and one.decides):
             kernel = self.variants.get(name)
             if kernel is not None and kernel.round == number and kernel.correct and not self.is_pruned(name):
                 return kernel

@@ -17,7 +17,7 @@ from tui.monitor.messages import NodeHighlighted, NodeOpened, RowsReshaped
 from tui.monitor.panes.lines import EMPTY, LineWidget, line
 from tui.monitor.panes.tree.rows import TreeRows
 from tui.monitor.panes.tree.tree_lines import RowLines
-from tui.text.runoff_text import TIED_BUT_WIDE
+from tui.text.runoff_text import TIED_BUT_WIDE, UNCERTAIN_RUNOFF
 from tui.text.sanitize import one_line
 from tui.view.activity import OPENING
 from tui.view.model import Model
@@ -36,6 +36,7 @@ class SearchTree(LineWidget):
         "time are the best kernel's, scaled by the ratio of their times. Other kernels show the figures of their own "
         "verdicts. These figures are dim if they look better than the best kernel's. In that case, "
         "'no runoff with v7' means that no runoff timed the kernel side by side with v7, the best kernel. "
+        f"'{UNCERTAIN_RUNOFF} v7' means that the kernel lost a runoff whose result is uncertain. "
         f"'{TIED_BUT_WIDE}' marks the runoff's first kernel if its interval is wide and a tied kernel is the best. "
         "A round's speedup is that of its leader."
     )
