@@ -256,7 +256,18 @@ def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
     assert why(selection, "v2").startswith(
         "indistinguishable from v1 by separate verdicts (4.17x against ~5.00x over eager)"
     )
-    assert why(selection, "v3").startswith("25% slower than v1 by separate verdicts (4.00x against ~5.00x over eager)")
+    assert why(selection, "v3").startswith(
+        "about 25% slower than v1 by uncertain verdicts (4.00x against ~5.00x over eager)"
+    )
+
+
+def test_a_reason_from_a_busy_machine_is_not_stated_as_fact() -> None:
+    busy = [kernel("v86", 5.4), kernel("v90", 18.9, uncertain=True, busy=True)]
+    selection = greedy(busy, round_number=1, width=1, seed=0)
+    assert why(selection, "v90").startswith(
+        "about 3.5 times as slow as v86 by uncertain verdicts, judged on a busy machine (~0.53x against 1.85x "
+        "over eager)"
+    )
 
 
 def test_the_best_kernel_comes_first_among_tied_kernels() -> None:

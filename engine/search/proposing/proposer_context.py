@@ -13,7 +13,7 @@ from engine.proposers.protocol import Board, Demands, ExampleKernel, IdeaDraft, 
 from engine.search.strategies import Candidate
 from engine.session.records.events import BY_HAND
 from engine.session.records.model_calls import CallSite
-from engine.session.records.verdict import Verdict
+from engine.session.records.verdict import BUSY, Verdict
 from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.nodes import SEED_FILE, SEEDED
 from engine.session.state.over_compile import over_compile
@@ -181,6 +181,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
             speedup_low=leader.verdict.speedup_low if leader.verdict is not None else None,
             speedup_high=leader.verdict.speedup_high if leader.verdict is not None else None,
             uncertain=is_uncertain(leader.verdict),
+            busy=leader.verdict is not None and leader.verdict.others > BUSY,
             runoff_ratio=runoff[leader.id].ratio if leader.id in runoff else None,
             runoff_tied=leader.id in runoff and runoff[leader.id].tied,
             best=leader.id == problem.best,

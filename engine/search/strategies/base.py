@@ -25,8 +25,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     category. ``lineage_categories``: the categories of all ideas in its lineage. ``runoff_ratio``: its time / the
     fastest leader's time in the latest runoff; None if the runoff did not include it. ``runoff_tied``: whether the
     runoff could not distinguish it from the fastest leader. ``uncertain``: whether the speedup is uncertain, possibly
-    for a reason other than its interval. ``best``: whether it is the problem's best kernel. ``exhausted``: whether no
-    proposer has a new idea for it.
+    for a reason other than its interval. ``busy``: whether other programs used much of the CPU during timing.
+    ``best``: whether it is the problem's best kernel. ``exhausted``: whether no proposer has a new idea for it.
     """
 
     variant: str
@@ -38,6 +38,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     speedup_low: float | None = None
     speedup_high: float | None = None
     uncertain: bool = False
+    busy: bool = False
     lineage_categories: frozenset[str] = frozenset()
     runoff_ratio: float | None = None
     runoff_tied: bool = False
@@ -46,10 +47,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
     exhausted: bool = False
 
     @property
+    def is_uncertain(self) -> bool:
+        """Whether the speedup is uncertain for any reason."""
+        return self.uncertain or relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
+
+    @property
     def speedup_words(self) -> str:
         """Speedup over eager as text."""
-        is_wide = relative_width(self.speedup, self.speedup_low, self.speedup_high) > WIDE
-        return marked(speedup(self.speedup), self.uncertain or is_wide)
+        return marked(speedup(self.speedup), self.is_uncertain)
 
 
 class Selection(Struct, frozen=True):
@@ -166,7 +171,11 @@ def _by_verdicts(one: Candidate, best: Candidate) -> str:
     slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
     if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
         return f"indistinguishable from {best.variant} by separate verdicts {speedups}"
-    return f"{beside(slowdown(one, best), best.variant)} by separate verdicts {speedups}"
+    compared = beside(slowdown(one, best), best.variant)
+    if not (one.is_uncertain or best.is_uncertain):
+        return f"{compared} by separate verdicts {speedups}"
+    busy = ", judged on a busy machine" if one.busy or best.busy else ""
+    return f"about {compared} by uncertain verdicts{busy} {speedups}"
 
 
 def milliseconds(value: float) -> str:
