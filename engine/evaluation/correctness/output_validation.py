@@ -18,6 +18,8 @@ from engine.evaluation.rejection import Rejected
 from engine.evaluation.sandbox.arena import Slot
 
 PROPERTY = "uses a property of the inputs"
+CHANGED = "wrong after its first calls"
+OUTLIERS = "wrong only with outliers"
 _POLICY = POLICY.correctness
 
 
@@ -76,7 +78,7 @@ class Answers:
             pattern = _look_of(results, expected[:count], slot.inputs)
             if pattern is None and self._passed and not _is_slight(results, expected[:count]):
                 only_inputs_differ = not as_drawn and not slot.weights
-                pattern = PROPERTY if only_inputs_differ else "wrong after its first calls"
+                pattern = PROPERTY if only_inputs_differ else CHANGED
             raise Rejected("wrong", pattern, f"{found.problem} ({where})")
         self._passed = True
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from engine.evaluation.correctness import comparison
 from engine.evaluation.correctness.kernelbench import SecondOpinion
-from engine.evaluation.correctness.output_validation import PROPERTY, Answers, check_writes
+from engine.evaluation.correctness.output_validation import CHANGED, OUTLIERS, PROPERTY, Answers, check_writes
 from engine.evaluation.correctness.precision import Precision, PrecisionClassifier
 from engine.evaluation.inspect import work
 from engine.evaluation.inspect.library_calls import Libraries
@@ -49,6 +49,8 @@ from engine.evaluation.timing.wall_clock_probe import WallClockProbe
 from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launch, Stage, Verdict
 
 _PAIRS, _CLOCK, _DEVICE = POLICY.pairs, POLICY.clock, POLICY.device
+_DRAWN = 2
+"""Index of a trial with drawn inputs and changed weights (``JudgedProblem``)."""
 
 
 class EvaluationRun:
@@ -185,7 +187,13 @@ class EvaluationRun:
             raise Rejected("wrong", "writes its inputs", f"the kernel wrote to its input {name}")
         where = f"trial {index}, {trial.kind.replace('_', '-')} inputs"
         exact, as_drawn = partial(self.problem.trial_in_double, trial, slot), trial.kind == "drawn"
-        self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
+        try:
+            self.answers.check(self.problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
+        except Rejected as rejected:
+            if as_drawn or rejected.pattern != CHANGED or self.problem.trials <= _DRAWN:
+                raise
+            self.trial(_DRAWN)  # If drawn inputs fail as well, the pattern found on them is the right one.
+            raise Rejected("wrong", PROPERTY, rejected.reason) from None
 
     def trial_if_time(self, index: int) -> None:
         """Run a trial between the pairs, unless such trials have used up their time."""
@@ -278,8 +286,9 @@ class EvaluationRun:
             if self.settings.precision == "fp32":
                 self.perform(checks.ExactWhenTimed())
             # If drawn inputs fail as well, the pattern found on them is the right one.
-            if rejected.pattern == PROPERTY:
+            if not as_drawn and rejected.pattern in (PROPERTY, CHANGED):
                 self._pair(index, "drawn")
+                raise Rejected("wrong", OUTLIERS if outliers else PROPERTY, rejected.reason) from None
             raise
         if self.context.is_measured(problem, role):
             self._classifier.offer(slot, load)

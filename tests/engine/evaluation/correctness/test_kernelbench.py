@@ -108,6 +108,20 @@ def test_what_keeps_the_weights_of_its_first_call_is_correct_for_them(judge: Jud
     assert (verdict.pattern, theirs(verdict)) == ("wrong after its first calls", "correct"), verdict
 
 
+def test_a_forgotten_clamp_is_not_called_a_change_after_the_first_calls(judge: Judge) -> None:
+    kernel = loop(
+        "out[i] = (x[i] - sum / out_numel) * scale[i % 1001];",
+        before="double sum = 0; for (long long i = 0; i < out_numel; ++i) sum += x[i];",
+        parameters="const float* x, const float* scale, float* out",
+    )
+    relative = "4 * (x - x.mean()).flatten().topk(20).values[-1]"  # No trial's inputs exceed this limit.
+    for limit, pattern in (("12.0", "uses a property of the inputs"), (relative, "wrong only with outliers")):
+        scale = "self.scale = nn.Parameter(torch.rand(1001) + 0.5)"
+        clamped = problem(f"return torch.clamp(x - x.mean(), max={limit}) * self.scale", "torch.randn(90, 1001)", scale)
+        verdict = judge(clamped, kernel)
+        assert (verdict.pattern, theirs(verdict)) == (pattern, "correct"), verdict
+
+
 def test_what_writes_past_its_output_is_correct_for_them(judge: Judge) -> None:
     verdict = judge(RELU, loop("out[i] = x[i] > 0 ? x[i] : 0;", before="out[out_numel] = 1;"))
     assert (verdict.status, theirs(verdict)) == ("out_of_bounds", "correct"), verdict
