@@ -22,7 +22,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionDamaged
 from tui.compare.change import change_from, change_words
 from tui.text.certainty import correction_words, round_speedup_words
-from tui.text.runoff_text import last_runoff, why_new_best
+from tui.text.runoff_text import last_runoff, lost_runoff, why_new_best
 from tui.view.activity import kernels_at_work
 
 
@@ -494,6 +494,10 @@ def test_a_runoff_that_contradicts_the_verdicts_is_uncertain_and_drops_no_kernel
     selection = greedy(candidates_of(state, problem), round_number=0, width=2, seed=0)
     assert {one.variant for one in selection.selected} == {"v2", "v3"}
     assert not any("in the runoff" in one.why for one in selection.selected if one.variant == "v2")
+    again = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v2", 3.0, 1.0, 1.0, 1.0, False),))
+    for event in (ev.RoundStarted(problem="softmax", round=1, parents=()), again):
+        state.apply(Recorded(state.seq + 1, 3000.0, event))
+    assert (problem.best, lost_runoff(problem, slowed)) == ("v2", "time ~+85% against v3 in the runoff of round 0")
 
 
 def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:

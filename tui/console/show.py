@@ -29,7 +29,7 @@ from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words_with_reason
 from tui.text.narration import repeat_words
 from tui.text.program import as_typed
-from tui.text.runoff_text import scaled_words
+from tui.text.runoff_text import lost_runoff, scaled_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
 from tui.view.results import Results
@@ -146,6 +146,8 @@ def show_variant(
         _field("note", one_line(variant.note), whole=full)
     if why := variant.selected_because or variant.dropped:
         _field("selected" if variant.selected_because else "dropped", one_line(why), whole=full)
+    if (problem := state.problems.get(variant.problem)) is not None and (lost := lost_runoff(problem, variant)):
+        _field("lost runoff", lost, whole=full)
     if not full:
         _print_short(state, variant, tolerance)
         return

@@ -132,6 +132,16 @@ def last_runoff(problem: ProblemState, variant: VariantState) -> str:
     return f"tied with {first} in {runoff}" if place == "tied" else f"time {place} against {first} in {runoff}"
 
 
+def lost_runoff(problem: ProblemState, variant: VariantState) -> str:
+    """Describe the newest runoff that ``variant`` lost clearly, or return "" if there was none."""
+    for round_ in reversed(problem.rounds):
+        for standing in round_.standings:
+            place = place_in_runoff(standing)
+            if standing.variant == variant.id and place not in ("first", "tied"):
+                return f"time {place} against {round_.standings[0].variant} in the runoff of round {round_.number}"
+    return ""
+
+
 def scaled_words(state: SessionState, variant: VariantState) -> str:
     """Format a kernel's figures in tables, and name the verdict that they come from, if a runoff scaled them.
 

@@ -23,6 +23,7 @@ from tui.text.runoff_text import (
     NO_RUNOFF,
     decided_after,
     last_runoff,
+    lost_runoff,
     scaled_words,
     why_first_is_not_best,
     why_no_star,
@@ -77,6 +78,8 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
+    if (lost := lost_runoff(problem, variant)) and lost != runoff:
+        lines.append(field("lost before", lost, palette))
     if scaled := scaled_words(model.state, variant):
         lines.append(field("in tables", scaled, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
