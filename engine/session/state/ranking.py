@@ -167,7 +167,7 @@ def note_lead(
     """After a change of a problem's best kernel, record whether the best kernel has a measurable lead or only ties.
 
     The ranking needs a best kernel even if kernels tie, so tied kernels may take turns as the best. Only a measurable
-    lead is worth an announcement. The runoff decides or, if no runoff caused the change, the 95% intervals of the
+    lead is worth an announcement. The runoff decides or, without a certain result of a runoff, the 95% intervals of the
     speedups, which must not overlap.
 
     Args:
@@ -184,7 +184,9 @@ def note_lead(
         rivals = [one for one in (clear, before) if one is not None and one is not best]
         for rival in rivals:
             if rival.correct and not state.is_pruned(rival.id) and (not runoff or rival.id in timed):
-                ties = timed[best.id].tied and timed[rival.id].tied if runoff else _overlap(best, rival)
+                place = timed.get(rival.id)
+                by_runoff = place is not None and place.decides
+                ties = timed[best.id].tied and timed[rival.id].tied if by_runoff else _overlap(best, rival)
                 problem.tied_with = before.id if ties else None
                 break
     if problem.tied_with is None and problem.clear_best != problem.best:
