@@ -48,16 +48,23 @@ def test_attaching_says_which_session_it_is_and_what_has_changed(kernel_tui: Ker
     assert [one.name for one in earlier.directory.parent.iterdir()] == ["demo"]
 
 
-@pytest.mark.parametrize("options", [(), ("--new",)])
-def test_a_new_session_names_the_unfinished_one(
-    kernel_tui: KernelTui, earlier: SessionPaths, options: tuple[str, ...]
-) -> None:
-    (kernel_tui.directory / "config.toml").write_text(EDITED)
-    started = kernel_tui("config.toml", "--detach", *options)
+def test_a_new_session_names_the_unfinished_one(kernel_tui: KernelTui, earlier: SessionPaths) -> None:
+    started = kernel_tui("config.toml", "--detach", "--new")
     assert started.returncode == ExitCode.OK
     assert "demo is unfinished" in started.stderr and "kernel-tui resume demo" in started.stderr
     assert "demo-2" in started.stderr
-    assert bool(options) or "search.rounds 4 -> 7" in started.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",)])
+def test_without_a_terminal_an_unfinished_session_needs_a_choice(
+    kernel_tui: KernelTui, earlier: SessionPaths, options: tuple[str, ...]
+) -> None:
+    (kernel_tui.directory / "config.toml").write_text(EDITED)
+    refused = kernel_tui("config.toml", *options)
+    assert refused.returncode == ExitCode.USAGE
+    for words in ("demo is unfinished", "search.rounds 4 -> 7", "--resume", "--new"):
+        assert words in refused.stderr
+    assert [one.name for one in earlier.directory.parent.iterdir()] == ["demo"]
 
 
 def test_only_what_differs_is_named(tmp_path: Path) -> None:

@@ -495,11 +495,11 @@ def test_resume_goes_on_killing_it_leaves_the_search_and_attach_finds_it(interru
     wait_until(lambda: not engine_liveness(paths).running)
 
 
-def test_an_unfinished_session_is_offered_and_a_script_chooses(interrupted: Printed) -> None:
+def test_a_script_starts_a_new_session_or_resumes_the_unfinished_one(interrupted: Printed) -> None:
     kernel_tui, _ = interrupted
     directory = kernel_tui.directory
     verdicts = state_of(session(directory)).verdicts
-    new = kernel_tui("config.toml", "--detach")
+    new = kernel_tui("config.toml", "--new", "--detach")
     assert "unfinished" in new.stderr
     assert "kernel-tui resume demo" in new.stderr and "demo-2" in new.stderr
     assert session(directory, "demo-2").database.exists()

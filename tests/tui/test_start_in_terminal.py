@@ -205,6 +205,9 @@ def test_a_headless_search_asks_nothing(kernel_tui_in_terminal: Open, tmp_path: 
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
     used = "1.8 of 2 min; the rest is too short for another kernel"
+    refused = kernel_tui("config.toml")
+    assert refused.returncode == ExitCode.USAGE
+    assert f"demo: time budget used up ({used}). Add --resume --minutes 4 to resume it, or --new" in refused.stderr
     told = f"demo: time budget used up ({used}). Continue with: kernel-tui resume demo --minutes 4"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)

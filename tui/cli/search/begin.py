@@ -54,8 +54,8 @@ def begin_run(
     """Create a session for a configuration, or return the configuration's running or unfinished session.
 
     ``choice`` is "new", "resume" or None. ``minutes`` and ``rounds`` replace the config's limits. If ``may_ask`` is
-    true, the function may ask the user on a terminal. Raises ConfigError, ProposerUnavailable, SessionError and
-    Failure.
+    true, the function asks the user whether to resume an unfinished session, and fails if there is no terminal. Raises
+    ConfigError, ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -66,7 +66,6 @@ def begin_run(
     limits = ChangeBudget(minutes=minutes, rounds=rounds) if minutes is not None or rounds is not None else None
     say_renamed_keys(config.path)
     _check(config)
-    asks = may_ask and sys.stdin.isatty() and sys.stderr.isatty()
     sessions = _sessions_of(config)
     earlier = sessions[0] if sessions else None
     if earlier is not None:
@@ -74,7 +73,7 @@ def begin_run(
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
         if choice == "resume" and limits is not None:
             return _again(earlier, limits)
-        if _attaches(earlier, config, asks=asks):
+        if _attaches(earlier, config, asks=may_ask and _can_ask()):
             return Beginning(earlier.directory, starts=False)
         choice = "new"
     if (
@@ -86,7 +85,7 @@ def begin_run(
         raise Failure(reason, ExitCode.USAGE)
     left_behind = ""
     if earlier is not None:
-        found = _resumed(earlier, sessions[1:], config, choice, limits, asks=asks)
+        found = _resumed(earlier, sessions[1:], config, choice, limits, asks=may_ask)
         if isinstance(found, Beginning):
             return found
         left_behind = found
@@ -125,6 +124,22 @@ def _attaches(paths: SessionPaths, config: Config, *, asks: bool) -> bool:
     if not asks:
         return True
     return _prefers_earlier(f"Attach to {paths.name}?", "attaches")
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _must_choose(found: str, options: str) -> None:
+    """Raise Failure if there is no terminal on which to ask whether to use the earlier session.
+
+    ``found`` is a clause about the earlier session. ``options`` are those that resume it.
+    """
+    if not _can_ask():
+        raise Failure(
+            f"{found}. Add {options} to resume it, or --new to start a new session (there is no terminal to ask on)",
+            ExitCode.USAGE,
+        )
 
 
 def _prefers_earlier(question: str, enter: str) -> bool:
@@ -407,6 +422,7 @@ def _resumed(
         return f"{unfinished}. {_resume_words(paths)}" + (f"\n{others}" if others else "")
     if others:
         echo(others, err=True)
+    _must_choose(unfinished, "--resume")
     how = "Resume it with its own settings?" if changed else "Resume it?"
     wanted = _prefers_earlier(f"{unfinished}. {how}", "resumes")  # The monitor would hide a printed line, so ask.
     return _again(paths, limits) if wanted else ""
@@ -444,7 +460,9 @@ def _changes(config: Config, paths: SessionPaths) -> str:
 
 def _with_more_minutes(paths: SessionPaths, spent: Spent) -> Beginning | None:
     """Ask whether to resume a session that has used up its minutes, with the suggested new limit."""
-    echo(f"{paths.name}: {minutes_are_spent(spent)}.", err=True)
+    said = f"{paths.name}: {minutes_are_spent(spent)}"
+    _must_choose(said, f"--resume --minutes {spent.suggested:g}")
+    echo(f"{said}.", err=True)
     wanted = _prefers_earlier(f"Continue with a limit of {spent.suggested:g} min?", "continues")
     return _again(paths, ChangeBudget(minutes=spent.suggested)) if wanted else None
 

@@ -41,6 +41,8 @@ def run(
 
     If CONFIG's newest search is running, the command attaches to it. If that search is unfinished, the command offers
     to resume it. If its time budget is used up, the command offers to add minutes.
+    Without a terminal, both cases require --resume or --new. With --headless or --json, the command starts a new
+    session instead.
 
     Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
     """
