@@ -434,6 +434,17 @@ async def test_q_leaves_and_says_that_the_search_goes_on(open_monitor: Any, engi
     assert engine.commands() == []
 
 
+async def test_q_says_that_the_search_is_stopping(open_monitor: Any, engine: Any) -> None:
+    from engine.session.records.requests import Stop
+    from engine.session.store import send_request
+
+    async with open_monitor(engine.paths) as monitor:
+        send_request(engine.paths, Stop(), "another terminal")
+        engine.answer()
+        words = parting_words(monitor.app.model)
+        assert "is stopping (pid " in words and "continues" not in words
+
+
 async def test_a_click_selects_and_a_click_on_a_tab_turns_to_it(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.pilot.click("#tree", offset=(10, 2))

@@ -515,7 +515,7 @@ async def test_an_idea_that_nobody_reads_opens_the_editor_with_its_parent_or_a_t
         else:
             digest = monitor.app.model.state.variants[parent].source
             assert template == f"// i900 for softmax:\n// use tma\n{monitor.app.model.source.text(digest)}"
-        await monitor.until_shown("submitting …")
+        await monitor.until_shown("submitting a kernel …")
 
 
 async def test_what_is_pending_when_the_engine_ends_is_said_to_be_undone(open_monitor: Any, engine: Any) -> None:
@@ -821,6 +821,7 @@ async def test_an_idea_typed_while_the_engine_ends_waits_for_the_next_engine(ope
         await monitor.until(lambda: monitor.app.model.link.kind == "ended", "the end")
         await monitor.press("enter")
         await monitor.until_shown("the engine will handle it after a resume")
+        assert "seeding an idea: the engine ended" in monitor.app.model.story.lines[-1].text
         (command,) = engine.commands()
         assert isinstance(command, requests.SeedIdea) and command.text == "Tile it"
 

@@ -328,7 +328,8 @@ class MonitorApp(App[int]):
             # Keep the plan, since the next engine may answer its request.
             if (plan := self._plans.get(one.number)) is not None:
                 self.history.unanswered(plan)
-            where = f" {one.node}" if one.node is not None else ""
+            seeds = isinstance(one.command, SeedIdea | SeedKernel)  # Its node is the parent, or the problem.
+            where = f" {one.node}" if one.node is not None and not seeds else ""
             later = "" if isinstance(one.command, Stop | CancelStop) else "; the engine will handle it after a resume"
             text = f"{one.text}{where}: the engine ended before handling this request{later}"
             self.model.story.say(self.model.now(), "warning", text)

@@ -21,7 +21,7 @@ from engine.session.store.filesystem import check_file_system, local_state_direc
 from engine.session.store.lock import EngineLock, Liveness, engine_liveness
 from engine.session.store.paths import SessionPaths, sessions_in, write_best
 from engine.session.store.reader import Heartbeat, SentRequest, SessionReader
-from engine.session.store.request_queue import RequestInbox, send_request, wait_handled
+from engine.session.store.request_queue import RequestInbox, send_request, wait_handled, was_told_to_stop
 from engine.session.store.samples import Sample
 from engine.session.store.session_directory import (
     STOPPED_WORDS,
@@ -77,5 +77,6 @@ __all__ = [
     "stopped_words",
     "summarize",
     "wait_handled",
+    "was_told_to_stop",
     "write_best",
 ]

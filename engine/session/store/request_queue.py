@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection
 
-from engine.session.records.events import CommandHandled
-from engine.session.records.requests import Command, encode_command
+from engine.session.records.events import CommandHandled, EngineStarted
+from engine.session.records.requests import Command, Stop, encode_command
 from engine.session.store.database import connect_command, write_lock
 from engine.session.store.errors import SessionError, of_sqlite
 from engine.session.store.lock import engine_liveness
@@ -64,6 +64,15 @@ def wait_handled(
             if time.monotonic() >= deadline or not may_answer:
                 return None
             time.sleep(POLL_S)
+
+
+def was_told_to_stop(paths: SessionPaths) -> bool:
+    """Return whether the newest engine has accepted a request to stop immediately. Raises SessionError."""
+    with SessionReader(paths) as reader:
+        stops = [sent.id for sent in reader.commands() if sent.command == Stop()]
+        answers = [recorded for stop in stops if (recorded := reader.handled(stop)) is not None]
+        agreed = [one.seq for one in answers if isinstance(one.event, CommandHandled) and one.event.ok]
+        return bool(agreed) and not any(isinstance(one.event, EngineStarted) for one in reader.read(max(agreed)))
 
 
 class RequestInbox:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from engine.session.records.events import CommandHandled, EngineStarted
-from engine.session.records.requests import ChangeBudget, ChangeShare, Stop
+from engine.session.records.requests import ChangeBudget, ChangeShare
 from engine.session.store import (
     SessionError,
     SessionPaths,
@@ -22,6 +21,7 @@ from engine.session.store import (
     engine_liveness,
     send_request,
     sessions_in,
+    was_told_to_stop,
 )
 from engine.session.store.paths import must_have_config
 from tui.cli.search.watch import Beginning
@@ -247,7 +247,7 @@ def _names_gpu(paths: SessionPaths) -> bool:
 
 def _wait_if_ending(paths: SessionPaths) -> None:
     """Wait for an engine that is stopping, instead of attaching to it. Raises Failure, SessionError."""
-    if not (engine_liveness(paths).running and _was_told_to_stop(paths)):
+    if not (engine_liveness(paths).running and was_told_to_stop(paths)):
         return
     echo(f"{paths.name}: the engine is stopping; waiting for it to end", err=True)
     deadline = time.monotonic() + _END_S
@@ -256,20 +256,6 @@ def _wait_if_ending(paths: SessionPaths) -> None:
             why = living.stall or f"see: kernel-tui show {argument_of(paths)}"
             raise Failure(f"{paths.name}: the engine has not stopped after {_END_S:g} s; {why}")
         time.sleep(0.05)
-
-
-def _was_told_to_stop(paths: SessionPaths) -> bool:
-    """Return whether the newest engine has accepted a request to stop immediately."""
-    with SessionReader(paths) as reader:
-        stops = {sent.id for sent in reader.commands() if sent.command == Stop()}
-        agreed = False
-        for recorded in reader.read() if stops else ():
-            event = recorded.event
-            if isinstance(event, EngineStarted):
-                agreed = False
-            elif isinstance(event, CommandHandled) and event.command in stops:
-                agreed = event.ok
-    return agreed
 
 
 def _check(config: Config) -> None:

@@ -242,7 +242,7 @@ class Steering:
             parent=idea.parent,
             idea=idea.id,
         )
-        self._seed(Plan(command, "submitting", idea.id), JUDGE)
+        self._seed(Plan(command, "submitting a kernel", idea.id), JUDGE)
 
     def start_engine(self) -> None:
         """Start the engine. If the time budget is used up, first ask for more minutes."""
@@ -391,7 +391,7 @@ class Steering:
         if idea is not None:
             node = idea.id
             command = structs.replace(command, text=idea.text, parent=idea.parent, idea=idea.id)
-        self._seed(Plan(command, "submitting", node), JUDGE)
+        self._seed(Plan(command, "submitting a kernel", node), JUDGE)
 
 
 def waiting_ideas(state: SessionState, problem: ProblemState) -> list[IdeaState]:

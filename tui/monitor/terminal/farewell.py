@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from engine.session.store import SessionPaths
+from contextlib import suppress
+
+from engine.session.records.requests import Stop
+from engine.session.store import SessionError, SessionPaths, was_told_to_stop
 from tui.text import format as fmt
 from tui.text.program import program
 from tui.text.sanitize import clean_lines
@@ -30,7 +33,7 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
 
 
 def parting_words(model: Model) -> str:
-    """Say whether the search continues, how much time is left, and how to watch, stop or resume the search."""
+    """Say whether the search continues or stops, how much time is left, and how to watch, stop or resume the search."""
     name, argument = model.source.name, model.source.argument
     if model.link.gone:
         return f"The session {argument} was moved or deleted. Open it at its new location: {program()} attach DIRECTORY"
@@ -38,12 +41,14 @@ def parting_words(model: Model) -> str:
         end = "is finished" if model.state.finished else "is not running"
         again = "" if model.state.finished else f"\n  resume: {resume_command(model)}"
         return f"The search {name} {end}.{again}"
+    pid = f" (pid {model.link.pid})" if model.link.pid else ""
+    if _is_stopping(model):
+        return f"The search {name} is stopping{pid}.\n  watch: {program()} attach {argument}"
     limit = model.minutes
     spend = "it has no time limit"
     if limit is not None:
         left = max(0.0, limit * 60 - model.search_seconds())
         spend = f"{fmt.clock(left)} of its time budget is left"
-    pid = f" (pid {model.link.pid})" if model.link.pid else ""
     goes_on = "stops after the running rounds" if model.state.stop_planned else "continues"
     how = "is paused; its engine is still running" if model.state.paused else goes_on
     words = (
@@ -52,3 +57,12 @@ def parting_words(model: Model) -> str:
         f"  stop:  {program()} stop {argument}"
     )
     return f"{words}\n  go on: {program()} stop {argument} --cancel" if model.state.stop_planned else words
+
+
+def _is_stopping(model: Model) -> bool:
+    """Return whether any user, here or in another terminal, has asked the running engine to stop immediately."""
+    if any(one.command == Stop() for one in model.pending.values()):
+        return True
+    with suppress(SessionError):  # The session may have been moved or deleted since the last update.
+        return was_told_to_stop(model.source.paths)
+    return False
