@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
@@ -138,6 +139,24 @@ def test_kernels_side_by_side(tmp_path: Path) -> None:
         "v2 and v4 are tied in separate verdicts: speedup 2.60x against 2.60x.",
         "v2 and v4 have the same machine code.",
     )
+
+
+def test_kernels_of_different_problems_have_no_leader(tmp_path: Path) -> None:
+    worse = structs.replace(right(8.0, code="bb", spills=32), max_abs_error=1e-5)
+    state = state_of(write(tmp_path, "s", [right(2.0), worse]))
+    assert row(compare_kernels(state, ["v1", "v2"], "kernelbench"), "max error").leaders == {0}
+    state.variants["v2"].problem = "gelu"
+    found = compare_kernels(state, ["v1", "v2"], "kernelbench")
+    assert found.words == (
+        "These kernels solve different problems (softmax, gelu), so their times are not comparable.",
+    )
+    assert not any(one.leaders for section in found.sections for one in section.rows)
+
+
+def test_a_build_from_the_cache_has_no_time(tmp_path: Path) -> None:
+    cached = structs.replace(right(2.0), build=BuildReport(True, 0.0, cached=True))
+    found = compare_kernels(state_of(write(tmp_path, "s", [right(2.0), cached])), ["v1", "v2"], "kernelbench")
+    assert texts(found, "build time", "build") == ["0.80 s", "cached"]
 
 
 def test_a_runoff_has_the_word_over_verdicts_of_their_own(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from engine.config.tolerance import SessionTolerance, tolerance_name
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.other_sizes import sizes_in_words
@@ -13,7 +15,7 @@ from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counted_pairs, kernelbench_outcome, speedup_words
 from engine.session.state.over_compile import over_compile
 from engine.session.state.session_state import SessionState, VariantState
-from tui.compare.comparison import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
+from tui.compare.comparison import MOST, NOTABLE, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.certainty import over_compile_words, remarks_of
 from tui.text.glyphs import stage_words, standing_of
@@ -52,7 +54,16 @@ def compare_kernels(state: SessionState, names: Sequence[str], tolerance: Sessio
         Section("build", _build(variants)),
         Section("origin", _rows(state, variants, _ORIGIN)),
     )
+    if not solve_one_problem(state, names):  # Their figures are not comparable, so no row has a leader.
+        sections = tuple(
+            Section(one.title, tuple(structs.replace(row, better=None) for row in one.rows)) for one in sections
+        )
     return Comparison(heads, _words(state, variants), tuple(one for one in sections if one.rows))
+
+
+def solve_one_problem(state: SessionState, names: Sequence[str]) -> bool:
+    """Return whether the named variants all solve the same problem."""
+    return len({state.variants[name].problem for name in names}) == 1
 
 
 # Conclusions
@@ -183,23 +194,20 @@ _ORIGIN: tuple[tuple[str, int, Saying], ...] = (
 
 
 def _speed(state: SessionState, variants: Sequence[VariantState], tolerance: SessionTolerance) -> tuple[Row, ...]:
-    alike = len({one.problem for one in variants}) == 1
     verdicts = [one.verdict for one in variants]
-    less: Better | None = "less" if alike else None
-    more: Better | None = "more" if alike else None
     return known_rows(
         (
-            Row("ms", tuple(_time(one) for one in variants), less),
+            Row("ms", tuple(_time(one) for one in variants), "less"),
             Row("p10-p90 ms", tuple(words(_spread_ms(one)) for one in verdicts)),
-            _speedup_row(variants, alike=alike),
+            _speedup_row(variants),
             Row("95%", tuple(words(interval(one)) for one in verdicts)),
             Row("tolerance", tuple(words(tolerance_name(tolerance)) for _ in variants)),
-            Row("vs compile", tuple(_over_compile(state, one) for one in variants), more),
+            Row("vs compile", tuple(_over_compile(state, one) for one in variants), "more"),
             Row("eager ms", tuple(words(fmt.milliseconds(_eager_ms(one))) for one in variants)),
             Row("judged at", _moments(variants)),
             Row("runoff place", tuple(words(_place(state, one)) for one in variants)),
             Row("pairs", tuple(words(counted_pairs(one) if one is not None else None) for one in verdicts)),
-            Row("% SOL", tuple(_sol(one) for one in variants), more),
+            Row("% SOL", tuple(_sol(one) for one in variants), "more"),
             Row("max error", tuple(_error(one, "max_abs_error") for one in verdicts), "less", margin=ERROR_MARGIN),
             Row("rel. error", tuple(_error(one, "max_rel_error") for one in verdicts), "less", margin=ERROR_MARGIN),
             Row("KernelBench", tuple(words(_by_kernelbench(one)) for one in verdicts), fold=2),
@@ -213,13 +221,13 @@ def _speed(state: SessionState, variants: Sequence[VariantState], tolerance: Ses
     )
 
 
-def _speedup_row(variants: Sequence[VariantState], *, alike: bool = True) -> Row:
+def _speedup_row(variants: Sequence[VariantState]) -> Row:
     cells = []
     for one in variants:
         verdict = one.verdict
         low, high = (verdict.speedup_low, verdict.speedup_high) if verdict is not None else (None, None)
         cells.append(Cell(speedup_words(verdict if one.correct else None), one.speedup, low, high))
-    return Row("speedup", tuple(cells), "more" if alike else None)
+    return Row("speedup", tuple(cells), "more")
 
 
 def interval(verdict: Verdict | None) -> str | None:
@@ -301,10 +309,9 @@ def _build(variants: Sequence[VariantState]) -> tuple[Row, ...]:
         return tuple(Cell(f"{value}{unit}" if value is not None else "-", value) for value in values)
 
     seconds = tuple(
-        Cell(f"{one.seconds:.2f} s{' cached' if one.cached else ''}" if one is not None else "-",
-             one.seconds if one is not None and not one.cached else None)
+        words("cached" if one is not None and one.cached else f"{one.seconds:.2f} s" if one is not None else None)
         for one in builds
-    )  # fmt: skip
+    )
     return known_rows(
         (
             Row("registers", number("registers")),

@@ -147,6 +147,5 @@ def _build(build: BuildReport | None) -> tuple[tuple[str, str], ...]:
     figures = (("registers", build.registers, ""), ("spills", build.spill_bytes, " B"),
                ("shared memory", build.shared_bytes, " B"))  # fmt: skip
     known = [(name, f"{value}{unit}") for name, value, unit in figures if value is not None]
-    cached = ", from the cache" if build.cached else ""
-    took = (("build", f"{build.seconds:.2f} s{cached}"),)
+    took = (("build", "from the cache" if build.cached else f"{build.seconds:.2f} s"),)
     return (*took, *known, *((("command", build.command),) if build.command else ()))

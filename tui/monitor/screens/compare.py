@@ -15,7 +15,7 @@ from textual.strip import Strip
 
 from engine.session.store import SessionError
 from tui.compare.comparison import Comparison
-from tui.compare.kernels import compare_kernels
+from tui.compare.kernels import compare_kernels, solve_one_problem
 from tui.compare.sessions import compare_sessions
 from tui.monitor.panes.compare import head_line, table_lines, table_width
 from tui.monitor.panes.detail.diff import diff_lines
@@ -125,7 +125,10 @@ class CompareScreen(ModalScreen[None]):
 
 
 class KernelsScreen(CompareScreen):
-    """Compare kernels of the session. New verdicts update the screen."""
+    """Compare kernels of the session. New verdicts update the screen.
+
+    For kernels of different problems, only D shows the diff, because nearly every line differs.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("D,tab", "turn", "figures or diff", show=False),
@@ -138,6 +141,7 @@ class KernelsScreen(CompareScreen):
         self._model = model
         self._names = list(names)
         self._pairs = list(combinations(self._names, 2))
+        self._alike = solve_one_problem(model.state, names)
         self._pair = 0
         self._seq = model.state.seq
 
@@ -154,8 +158,8 @@ class KernelsScreen(CompareScreen):
         if not self.is_attached or not self.diff.is_attached:
             return
         needs = table_width(self.comparison, self.app.size.width // 2) + 3
-        beside = self.app.size.width - needs >= DIFF_LEAST
-        stacked = not beside and self.app.size.height >= STACKED_LEAST
+        beside = self._alike and self.app.size.width - needs >= DIFF_LEAST
+        stacked = self._alike and not beside and self.app.size.height >= STACKED_LEAST
         self.body.set_class(beside, "-beside").set_class(stacked, "-stacked")
         self.body.set_class(not beside and not stacked, "-single")
         self.table.styles.width = needs if beside else "1fr"

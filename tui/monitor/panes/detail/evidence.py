@@ -168,10 +168,8 @@ def _checks(verdict: Verdict, palette: Palette, width: int) -> list[Strip]:
 def _build(build: BuildReport, palette: Palette, width: int, whole: str) -> list[Strip]:
     lines = heading("build", palette)
     words = "ok" if build.ok else "failed"
-    cached = ", from the cache" if build.cached else ""
-    lines.append(
-        field("result", f"{words} in {build.seconds:.2f} s{cached}", palette, None if build.ok else palette.bad)
-    )
+    took = ", from the cache" if build.cached else f" in {build.seconds:.2f} s"
+    lines.append(field("result", words + took, palette, None if build.ok else palette.bad))
     figures = (("registers", build.registers), ("spills", build.spill_bytes), ("shared memory", build.shared_bytes))
     known = "  ".join(
         f"{name} {value}{'' if name == 'registers' else ' B'}" for name, value in figures if value is not None
