@@ -95,6 +95,20 @@ async def test_without_marks_the_selected_kernel_is_compared_with_the_best(
         await monitor.until_shown("v48 is ahead of v42 in separate verdicts")
 
 
+async def test_esc_clears_the_filter_then_the_marks(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        screen = monitor.app.monitor_screen
+        screen.set_filter("v48")
+        assert screen.tree_view.select("v48")
+        await monitor.pilot.pause(0.15)
+        await monitor.press("m", "escape")
+        await monitor.until_shown("esc in the tree to clear the marks")
+        assert " 1 marked" in monitor.text() and not screen.tree_rows.view.filter
+        await monitor.press("escape")
+        await monitor.until(lambda: " 1 marked" not in monitor.text(), "no marks")
+        assert screen.tree_view.marked == () and screen.detail.marked is None
+
+
 async def test_a_fifth_mark_is_refused(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         for node in ("v42", "v43", "v44", "v46", "v48"):
@@ -125,6 +139,19 @@ async def test_the_diff_of_two_of_them(open_monitor: Any, session: SessionPaths)
         await monitor.until_shown("p10-p90 ms")
         await monitor.press("tab")
         await monitor.until_shown("v42 -> v48")
+
+
+async def test_kernels_of_different_problems_show_their_diff_only_on_request(
+    open_monitor: Any, session: SessionPaths
+) -> None:
+    async with open_monitor(session, (200, 60)) as monitor:
+        variants = monitor.app.model.state.variants
+        other = next(one.id for one in variants.values() if one.problem != variants["v48"].problem)
+        monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v48", other]))
+        await monitor.until_shown("These kernels solve different problems")
+        assert f"v48 -> {other}" not in monitor.text()
+        await monitor.press("D")
+        await monitor.until_shown(f"v48 -> {other}")
 
 
 async def test_verdicts_that_come_in_are_taken_in(open_monitor: Any, engine: Engine) -> None:

@@ -79,7 +79,7 @@ SHORT_LABELS = {
 
 ACTIONS: tuple[Action, ...] = (
     Action("open_detail", "enter", "open", "Open the selected kernel or idea in the detail pane", "look", 1, False),
-    Action("back", "escape", "back", "Close the text search, zoom or filter, or go back to the tree", "look", 0, False),
+    Action("back", "escape", "back", "Close the text search, zoom or filter, go back to the tree, or clear the marks", "look", 0, False),
     Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
     Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail pane", "look"),
     Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail pane", "look"),

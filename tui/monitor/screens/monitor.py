@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -301,6 +301,8 @@ class MonitorScreen(Screen[None]):
             self.set_focus(self.tree_view)
         elif self.tree_rows.view.filter:
             self.set_filter("")
+        elif self.tree_view.marked:
+            self._set_marks(())
 
     async def action_filter(self) -> None:
         if (view := self._searchable()) is not None:
@@ -404,6 +406,11 @@ class MonitorScreen(Screen[None]):
             return
         else:
             marks.append(subject.id)
+            if len(marks) == 1:
+                self.host.say("Press c to compare the marked kernels, or esc in the tree to clear the marks.")
+        self._set_marks(marks)
+
+    def _set_marks(self, marks: Sequence[str]) -> None:
         self.tree_view.marked = tuple(marks)
         self.detail.marked = marks[-1] if marks else None
         self.tree_view.restyle()

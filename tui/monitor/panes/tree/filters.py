@@ -1,4 +1,7 @@
-"""The tree's filter. All words of a filter must match. ``!word`` excludes matches. ``>2`` matches speedups above 2."""
+"""The tree's filter. All words of a filter must match. ``!word`` excludes matches. ``>2`` matches speedups above 2.
+
+Filters with ``!word``, ``>`` or ``<`` match only kernels. The tree shows their ideas as ancestors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tui.text.sanitize import one_line
 
 HELP = (
     "Each word must match the id, idea, transformation, note, status, proposer, host or problem. Ids (v7, i3, r2) and "
-    "'hand' (written by hand) match exactly. !word excludes a word. >1.5 and <1 filter by speedup."
+    "'hand' (written by hand) match exactly. !word shows the kernels without a word. >1.5 and <1 filter by speedup."
 )
 
 SHORT_HELP = "all words must match; v7, r2, hand: exact match; !word: exclude; >1.5 <1: speedup"
@@ -84,7 +87,7 @@ class Matcher(Struct, frozen=True):
         return self._fits([*_facts_of_variant(state, variant), *(_facts_of_idea(idea) if idea is not None else ())])
 
     def idea(self, state: SessionState, idea: IdeaState) -> bool:
-        if self.above is not None or self.below is not None:
+        if self.above is not None or self.below is not None or self.without:
             return False
         return self._fits([*_names_of_idea(idea), *_facts_of_idea(idea)])
 
