@@ -371,26 +371,22 @@ async def test_the_palette_runs_actions_by_name(open_monitor: Any, session: Sess
 
 
 @pytest.mark.keys("MonitorScreen", "T")
-async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -> None:
+@pytest.mark.keys("ThemeScreen", "escape", "q", "T")
+async def test_a_theme_is_saved_only_by_enter(open_monitor: Any, session: SessionPaths) -> None:
     from tui.monitor.settings import load_settings
 
     async with open_monitor(session) as monitor:
-        for expected in ("textual-light", "ansi-dark", "ansi-light"):
-            await monitor.press("T")
-            assert monitor.app.theme == expected
-            await monitor.pilot.pause(0.1)
-        assert load_settings().theme == "ansi-light"
-
-
-async def test_a_new_theme_says_that_it_is_saved_and_how_to_get_back(open_monitor: Any, session: SessionPaths) -> None:
-    async with open_monitor(session) as monitor:
         before = monitor.app.theme
-        await monitor.press("T")
-        await monitor.until_shown(f"Saved theme {monitor.app.theme} for every session. To go back to {before}, press T")
-        presses = re.search(r"press T (\d+) more times", monitor.text())
-        assert presses is not None
-        await monitor.press(*"T" * int(presses[1]))
-        assert monitor.app.theme == before
+        for leave in ("escape", "q", "T"):
+            await monitor.press("T", "down")
+            await monitor.until(lambda: monitor.app.theme == "textual-light", "the highlighted theme")
+            await monitor.press(leave)
+            await monitor.until(lambda: monitor.app.theme == before, leave)
+            assert len(monitor.app.screen_stack) == 1
+        assert load_settings().theme == before
+        await monitor.press("T", "down", "down", "enter")
+        await monitor.until_shown("Saved theme ansi-dark for every session.")
+        assert monitor.app.theme == load_settings().theme == "ansi-dark"
 
 
 async def test_a_theme_that_cannot_be_saved_says_so(
@@ -399,7 +395,7 @@ async def test_a_theme_that_cannot_be_saved_says_so(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     async with open_monitor(session) as monitor:
-        await monitor.press("T")
+        await monitor.press("T", "down", "enter")
         await monitor.until_shown("so it applies to this monitor only: ")
 
 

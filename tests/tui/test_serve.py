@@ -151,7 +151,8 @@ async def test_a_viewer_runs_no_command_reads_no_file_and_saves_no_setting(
             await shown(websocket, "round 0")
             for key, words in (
                 ("A", "Choose alerts in a terminal"),
-                ("T", "on this page only"),
+                ("T", "use on this page"),
+                ("\r", "on this page only"),
                 ("a", "ctrl+s: submit the pasted text"),
             ):
                 await websocket.send_json(["stdin", key])

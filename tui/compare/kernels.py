@@ -49,7 +49,7 @@ def compare_kernels(state: SessionState, names: Sequence[str], tolerance: Sessio
     """Compare the named variants, which were judged with ``tolerance``."""
     variants = [state.variants[name] for name in names]
     heads = tuple(Head(one.id, standing_of(state, one)) for one in variants)
-    sections = (
+    sections: tuple[Section, ...] = (
         Section("", (*_rows(state, variants, _VERDICT), *_speed(state, variants, tolerance))),
         Section("build", _build(variants)),
         Section("origin", _rows(state, variants, _ORIGIN)),

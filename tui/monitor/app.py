@@ -552,26 +552,39 @@ class MonitorApp(App[int]):
             self.theme = theme
 
     def action_theme(self) -> None:
-        """Switch to the next theme that this terminal can show, and save it. A notice says how to undo the switch."""
+        """List the themes that this terminal can show. Enter saves the highlighted theme; esc restores the old one."""
+        from tui.monitor.theme.choice import ThemeScreen
+
         themes = [theme for theme in THEMES if theme_for(self._depth, theme) == theme]
         before = self.theme
-        place = themes.index(before) if before in themes else -1
-        self.theme = self.settings.theme = themes[(place + 1) % len(themes)]
-        self.monitor_screen.call_after_refresh(self.monitor_screen.show_all)
-        back = len(themes) - 1 if place >= 0 else 0
-        again = f" To go back to {before}, press T {back} more time{'' if back == 1 else 's'}." if back else ""
+
+        def chosen(theme: str | None) -> None:
+            self._show_theme(theme or before)
+            if theme is not None:
+                self._save_theme(theme)
+
+        saves = "use on this page" if self.is_web else "save for every session"
+        self.open_dialog(ThemeScreen(themes, before, self._show_theme, saves=saves), chosen)
+
+    def _show_theme(self, theme: str) -> None:
+        if theme != self.theme:
+            self.theme = theme
+            self.monitor_screen.call_after_refresh(self.monitor_screen.show_all)
+
+    def _save_theme(self, theme: str) -> None:
+        self.settings.theme = theme
         if self.is_web:
-            self.say(f"Theme {self.theme}, on this page only.{again}")
+            self.say(f"Theme {theme}, on this page only.")
             return
         try:
             save_settings(self.settings)
         except OSError as error:
             self.say(
-                f"Cannot save theme {self.theme}, so it applies to this monitor only: {error}.{again}",
+                f"Cannot save theme {theme}, so it applies to this monitor only: {error}.",
                 severity="warning",
             )
         else:
-            self.say(f"Saved theme {self.theme} for every session.{again}")
+            self.say(f"Saved theme {theme} for every session.")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS

@@ -79,7 +79,7 @@ SHORT_LABELS = {
 
 ACTIONS: tuple[Action, ...] = (
     Action("open_detail", "enter", "open", "Open the selected kernel or idea in the detail pane", "look", 1, False),
-    Action("back", "escape", "back", "Close the text search, zoom or filter, go back to the tree, or clear the marks", "look", 0, False),
+    Action("back", "escape", "back", "Leave the search, zoom, pane or filter, or clear the marks", "look", 0, False),
     Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
     Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail pane", "look"),
     Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail pane", "look"),
@@ -126,7 +126,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("command_palette", "ctrl+p", "palette", "Find an action by name", "app", 0, False),
     Action("redraw", "ctrl+l", "redraw", "Redraw a garbled screen", "app"),
     Action("alerts", "A", "alerts", "Choose how to send alerts: bell, OSC 9, command or webhook", "app"),
-    Action("theme", "T", "theme", "Switch the theme: dark, light or ANSI", "app"),
+    Action("theme", "T", "theme", "Choose a theme: dark, light or ANSI", "app"),
     Action("screenshot", "f8", "SVG", "Save the screen as SVG", "app"),
     Action("suspend_process", "ctrl+z", "suspend", "Suspend the monitor; type fg in the shell to return", "app"),
 )  # fmt: skip
