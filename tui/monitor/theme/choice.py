@@ -21,7 +21,7 @@ class ThemeScreen(ModalScreen[str | None]):
     ThemeScreen > Vertical {
         width: 34; height: auto; max-height: 90%; padding: 0 1; background: $surface; border: round $primary;
     }
-    ThemeScreen OptionList { height: auto; max-height: 12; border: none; padding: 0; }
+    ThemeScreen OptionList { height: auto; max-height: 12; }
     ThemeScreen #theme-keys { height: auto; color: $text-accent; }
     """
 
@@ -33,7 +33,7 @@ class ThemeScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield OptionList(*self._themes)
+            yield OptionList(*self._themes, compact=True)
             yield Static(self._keys, markup=False, id="theme-keys")
 
     def on_mount(self) -> None:
