@@ -46,6 +46,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite, Purpose
+from engine.session.records.problem_end import NO_FIRST_KERNEL, NO_IDEA, rounds_complete
 from engine.session.records.verdict import Standing
 from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
@@ -204,16 +205,15 @@ class ProblemSearch:
         if not rounds:
             return None
         if rounds[-1].number >= self.context.budget.rounds:
-            done = rounds[-1].number
-            return f"round {done}, the last one, is complete" if done < 2 else f"all {done} rounds are complete"
+            return rounds_complete(rounds[-1].number)
         if self._owed_in(rounds[-1].number):
             return None
         if not self._state.leaders(self.id):
             if not any(variant.round == rounds[-1].number for variant in self._state.variants_of(self.id)):
-                return "no correct kernel, and no proposer has another first kernel"
+                return NO_FIRST_KERNEL
             return None
         if not (await self._select(rounds[-1].number)).developed:
-            return "no proposer has a new idea for any correct kernel"
+            return NO_IDEA
         return None
 
     def _owed_in(self, round_number: int) -> bool:
@@ -443,7 +443,12 @@ class ProblemSearch:
     async def _close(self, round_: RoundState) -> None:
         selection = (await self._select(round_.number)).selection
         concerned = {one.variant for one in round_.parents}
-        concerned |= {variant.id for variant in self._state.variants_of(self.id) if variant.round == round_.number}
+        concerned |= {
+            variant.id
+            for variant in self._state.variants_of(self.id)
+            # A person may have seeded a kernel into an earlier round after its end.
+            if variant.round == round_.number or (variant.correct and variant.is_undecided)
+        }
         failed = tuple(
             Selected(variant.id, _why_failed(variant))
             for variant in self._state.variants_of(self.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.problem.spec import LANGUAGE_NAMES, MODULES
 from engine.search.context import Context
-from engine.search.proposing.untried import why_nothing_new
+from engine.search.proposing.untried import develop_only_own, why_nothing_new
 from engine.session.budget import caps_of, elapsed_s
 from engine.session.records import events as ev
 from engine.session.records import requests as requests
@@ -267,14 +267,15 @@ class Steering:
         idea = self._idea(problem, parent, category, text, author, data)
         if author != BY_HAND:
             said = self._when_work_begins(f"{idea.idea}: {author} will write kernels for it")
-            return Outcome(said, node=idea.idea, events=(idea,))
+            return Outcome(said + self._after_end(problem), node=idea.idea, events=(idea,))
         session = session_argument(self._context.paths.directory)
         reason = (
             f"no proposer in this session reads free text. Write a kernel for {idea.idea}: press e in the monitor, or "
             f"run: kernel-tui seed-kernel {session} kernel.{problem.language} --idea {idea.idea}"
         )
         waiting = IdeaWaiting(idea=idea.idea, reason=reason)
-        return Outcome(f"{idea.idea} is waiting for a kernel: {reason}", node=idea.idea, events=(idea, waiting))
+        said = f"{idea.idea} is waiting for a kernel: {reason}{self._after_end(problem, by_hand=True)}"
+        return Outcome(said, node=idea.idea, events=(idea, waiting))
 
     def _seed_kernel(self, command: requests.SeedKernel) -> Outcome:
         problem = self._problem(command.problem)
@@ -319,6 +320,7 @@ class Steering:
             note="by hand",
         )
         said = self._when_work_begins(f"the judge will evaluate {variant.variant} of idea {idea} next")
+        said += self._after_end(problem, by_hand=True)
         return Outcome(said, node=variant.variant, events=(*new, variant))
 
     def _idea_of_file(self, problem: ProblemState, file: str, text: str, parent: str | None) -> IdeaState | None:
@@ -356,6 +358,20 @@ class Steering:
         if self._context.ending is not None:
             return f"{said} after you resume the search, which is stopping now"
         return f"{said} after you unpause the search" if self._state.paused else said
+
+    def _after_end(self, problem: ProblemState, *, by_hand: bool = False) -> str:
+        """If the search of the problem has ended, say whether a new round will build on the seed. Otherwise, return "".
+
+        ``by_hand``: whether a person writes the kernel.
+        """
+        if problem.finished is None:
+            return ""
+        if problem.rounds[-1].number >= self._context.budget.rounds:
+            more = f"kernel-tui budget {session_argument(self._context.paths.directory)} --rounds N"
+            return f". The problem's rounds are complete. To add rounds, press M in the monitor, or run: {more}"
+        if by_hand and develop_only_own(self._context, problem):
+            return ". No proposer in this session can develop a kernel that it did not write, so no round will follow"
+        return ". If the kernel is correct, a new round can build on it" if by_hand else ""
 
     def _problem(self, name: str) -> ProblemState:
         if (refused := self._state.refused.get(name)) is not None:

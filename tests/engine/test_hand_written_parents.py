@@ -18,6 +18,7 @@ from engine.session.journal import Journal
 from engine.session.records.events import (
     BY_HAND,
     AnyEvent,
+    BudgetChanged,
     IdeaProposed,
     NodePruned,
     ProblemAdded,
@@ -50,8 +51,13 @@ def verdict(ms: float) -> Verdict:
     return Verdict(status="correct", speedup=10.0 / ms, kernel=Timing(ms, ms, ms, 9))
 
 
-async def search_with(directory: Path, *by_hand: str, pruned: Sequence[str] = ()) -> tuple[SessionState, list[str]]:
-    """Run a search to its end with correct kernels only, some seeded into its first round. Returns its log too."""
+async def search_with(
+    directory: Path, *by_hand: str, pruned: Sequence[str] = (), late: str = ""
+) -> tuple[SessionState, list[str]]:
+    """Run a search to its end with correct kernels only, some seeded into its first round. Returns its log too.
+
+    ``late``: a kernel to seed after the last round, before another round is allowed.
+    """
     directory.mkdir()
     config = parse_config(CONFIG, directory / "config.toml")
     spec = make_problem(directory, "return torch.softmax(x, dim=-1)", {"x": (64, 3000)}).spec
@@ -79,23 +85,39 @@ async def search_with(directory: Path, *by_hand: str, pruned: Sequence[str] = ()
             ProblemAdded(problem=spec, language="cpp", header=derive_header(spec, "cpp")),
             RoundStarted(problem=spec.id, round=0, parents=()),
         )
-        for text in by_hand:
+
+        async def seed_kernel(text: str, round_number: int) -> None:
             idea, claim = context.ids.idea(), sources.claim(spec.id, text, context.ids.variant)
             seed = IdeaProposed(
-                idea=idea, problem=spec.id, round=0, parent=None, category="other", text=text, proposer=BY_HAND
+                idea=idea,
+                problem=spec.id,
+                round=round_number,
+                parent=None,
+                category="other",
+                text=text,
+                proposer=BY_HAND,
             )
             kernel = VariantWritten(
                 variant=claim.variant,
                 idea=idea,
                 problem=spec.id,
-                round=0,
+                round=round_number,
                 parent=None,
                 language="cpp",
                 source=claim.digest,
                 proposer=BY_HAND,
             )
             await journal.record(seed, kernel)
+
+        for text in by_hand:
+            await seed_kernel(text, 0)
         await search.run()
+        if late:
+            await seed_kernel(late, 2)
+            await search.run()
+            await journal.record(BudgetChanged(rounds=3))
+            assert state.problems[spec.id].finished is None, "its kernels may run before the next round starts"
+            await search.run()
         writer.flush(5)
         _, story = fold_with_story(reader.read())
     writer.close()
@@ -123,3 +145,12 @@ async def test_when_only_such_kernels_are_left_the_search_ends_without_an_empty_
     assert [round_.number for round_ in problem.rounds] == [0]
     assert problem.finished == "no proposer has a new idea for any correct kernel"
     assert "no kernel selected" in log[-2] and log[-1].endswith(f"finished, {problem.finished}")
+
+
+async def test_a_kernel_seeded_after_the_last_round_takes_part_in_the_next_selection(tmp_path: Path) -> None:
+    state, log = await search_with(tmp_path / "demo", late="// late")
+    (problem,) = state.problems.values()
+    (late,) = (one for one in state.variants.values() if one.proposer == BY_HAND)
+    assert problem.best == late.id and [round_.number for round_ in problem.rounds] == [0, 1, 2, 3]
+    assert late.dropped == "no proposer has a new idea for this kernel (1 ms, 10.00x over eager)"
+    assert log[-1].endswith("finished, all 3 rounds are complete")

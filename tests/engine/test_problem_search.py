@@ -18,12 +18,16 @@ from engine.search.context import Context
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.search.problem_search import ProblemSearch
+from engine.search.request_handling import Steering
 from engine.session.journal import Journal
 from engine.session.records import events as ev
+from engine.session.records.problem_end import NO_IDEA
+from engine.session.records.requests import SeedKernel
 from engine.session.state.session_state import SessionState, fold
-from engine.session.store import EventWriter, SessionReader, create_session
+from engine.session.store import EventWriter, SentRequest, SessionReader, create_session
 from tests.engine.test_coordinator import until
 from tests.engine.test_state import problem_added, verdict
+from tui.text.narration import undecided_words
 
 CONFIG = """\
 problems = ["a.py"]
@@ -38,7 +42,8 @@ runoff = 0
 
 class Author:
     """A proposer that lists its requests in ``asked``, and answers while ``answers`` is set. ``error`` replaces the
-    answer to one request. A generator (``reads_prose=False``) has ideas only for the reference.
+    answer to one request. A generator (``reads_prose=False``) has ideas only for the reference, and so has a model with
+    ``is_dry``.
     """
 
     awaited = 0
@@ -49,6 +54,7 @@ class Author:
         self.asked: list[str] = []
         self.canceled: list[str] = []
         self.error: BaseException | None = None
+        self.is_dry = not reads_prose
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -64,7 +70,7 @@ class Author:
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
         name = parent.variant if parent is not None else "reference"
         await self._answer(f"ideas for {name}")
-        has_ideas = self.reads_prose or parent is None
+        has_ideas = not self.is_dry or parent is None
         return [IdeaDraft("memory", _words(f"{self.name} {name} {n}")) for n in range(count) if has_ideas]
 
     async def variants(
@@ -226,3 +232,55 @@ async def test_a_limit_that_a_model_reaches_after_its_request_adds_no_ideas_to_t
     await rounds
     assert len(running.state.problems["a"].rounds[0].ideas) == 3
     assert second.asked == ["kernel for i1", "kernel for i2", "kernel for i3"]
+
+
+async def seeded_after_the_end(running: Running) -> tuple[str, str]:
+    """Search to the end, then seed a kernel and search on. Return the kernel's name and the engine's answer."""
+    answers: list[str] = []
+    journal = running.context.journal
+    journal.listen(lambda event: answers.append(event.message) if isinstance(event, ev.CommandHandled) else None)
+    await running.search.run()
+    steering = Steering(running.context, lambda names: None, lambda names: None)
+    await steering.handle(SentRequest(1, 0.0, "a person", SeedKernel(problem="a", source="// mine", language="cpp")))
+    await running.search.run()
+    (seed,) = (one.id for one in running.state.variants.values() if one.proposer == ev.BY_HAND)
+    return seed, answers[-1]
+
+
+async def test_more_rounds_build_on_a_kernel_that_was_seeded_after_the_last_round(search_of: SearchOf) -> None:
+    running = search_of((Author(), 1.0))
+    seed, answer = await seeded_after_the_end(running)
+    kernel, problem = running.state.variants[seed], running.state.problems["a"]
+    assert "The problem's rounds are complete. To add rounds, press M" in answer and "--rounds N" in answer
+    assert undecided_words(running.state, kernel).startswith("The problem's rounds are complete")
+    decided: list[bool] = []
+    running.context.journal.listen(
+        lambda event: decided.append(not kernel.is_undecided) if isinstance(event, ev.RoundStarted) else None
+    )
+    await running.context.journal.record(ev.BudgetChanged(rounds=3))
+    await running.search.run()
+    assert decided == [True] and seed in [one.variant for one in problem.rounds[3].parents]
+    assert any(running.state.ideas[name].parent == seed for name in problem.rounds[3].ideas)
+
+
+async def test_a_kernel_that_no_proposer_can_develop_says_so_after_the_end(search_of: SearchOf) -> None:
+    running = search_of((Author("playbook", reads_prose=False), 1.0))
+    seed, answer = await seeded_after_the_end(running)
+    assert "No proposer in this session can develop a kernel that it did not write" in answer
+    assert running.state.problems["a"].finished == NO_IDEA
+    assert NO_IDEA in undecided_words(running.state, running.state.variants[seed])
+
+
+async def test_a_seeded_kernel_reopens_a_problem_whose_model_had_no_more_ideas(search_of: SearchOf) -> None:
+    model = Author()
+    model.is_dry = True
+    running = search_of((model, 1.0))
+    await running.context.journal.record(ev.BudgetChanged(rounds=20))
+    await running.search.run()
+    problem = running.state.problems["a"]
+    ended_after = problem.rounds[-1].number
+    assert problem.finished == NO_IDEA and ended_after < 20
+    model.is_dry = False
+    seed, answer = await seeded_after_the_end(running)
+    assert "If the kernel is correct, a new round can build on it" in answer
+    assert [one.variant for one in problem.rounds[ended_after + 1].parents] == [seed]

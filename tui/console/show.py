@@ -27,7 +27,7 @@ from tui.console.tables import (
 from tui.text.certainty import PER_SEARCH, correction_words, remarks_of, round_speedup_words, sol_words
 from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.glyphs import stage_words_with_reason
-from tui.text.narration import repeat_words
+from tui.text.narration import repeat_words, undecided_words
 from tui.text.program import as_typed
 from tui.text.runoff_text import lost_runoff, scaled_words
 from tui.text.same_code import speedup_in_words, twin_of
@@ -146,6 +146,8 @@ def show_variant(
         _field("note", one_line(variant.note), whole=full)
     if why := variant.selected_because or variant.dropped:
         _field("selected" if variant.selected_because else "dropped", one_line(why), whole=full)
+    elif variant.correct and (ended := undecided_words(state, variant)):
+        _field("not selected", ended, whole=full)
     if (problem := state.problems.get(variant.problem)) is not None and (lost := lost_runoff(problem, variant)):
         _field("lost runoff", lost, whole=full)
     if not full:

@@ -18,6 +18,7 @@ from engine.session.records.speedup_text import (
 )
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.text.format import duration, geometric_mean, milliseconds, size
+from tui.text.narration import end_words
 from tui.view.results import ResultRow, Results
 from tui.view.spend import count, money
 
@@ -58,7 +59,7 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
     names = {name for line in lines for name, cell in zip(HEAD, line.cells, strict=False) if cell.startswith(MARK)}
     captions += [f"{note}." for note in footnotes(uncertain=bool(names - {_SOL}), above_sol=_SOL in names)]
     searched = [row for row in results.problems if row.problem in state.problems and row.status != "refused"]
-    notes = [(row.problem, words) for row in searched if (words := _notes(row, state.problems[row.problem]))]
+    notes = [(row.problem, words) for row in searched if (words := _notes(row, state, state.problems[row.problem]))]
     return Overview(
         name=results.session,
         headline=_headline(results),
@@ -173,7 +174,7 @@ def _line(row: ResultRow) -> ResultLine:
     return ResultLine(row.problem, cells)
 
 
-def _notes(row: ResultRow, problem: ProblemState) -> str:
+def _notes(row: ResultRow, state: SessionState, problem: ProblemState) -> str:
     """Return the remarks that ``show`` prints below its table, without the reason why the search of a problem ended."""
     if row.eager_ms is None:
         return ""
@@ -182,7 +183,8 @@ def _notes(row: ResultRow, problem: ProblemState) -> str:
         notes.append(f"{row.best} at other sizes: {row.sizes}")
     if row.best is not None and row.kernelbench.startswith("wrong"):
         notes.append(f"under KernelBench's rules {row.best} is {row.kernelbench}")
-    if remark := row.remark.removesuffix(problem.finished or "").removesuffix("; "):
+    ended = end_words(state, problem.id, problem.finished) if problem.finished is not None else ""
+    if remark := row.remark.removesuffix(ended).removesuffix("; "):
         notes.append(remark)
     if row.compile_ms is None and row.compile_note:
         why = "off (torch_compile = false)" if row.compile_note == "off" else row.compile_note

@@ -10,6 +10,7 @@ from engine.proposers.categories import CATEGORY_NAMES
 from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.problem_end import is_rounds_complete
 from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
@@ -95,7 +96,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             selected = ", ".join(one.variant for one in event.selected) or "none"
             return f"{event.problem}: round {event.round} done, selected: {selected}"
         case ev.ProblemFinished():
-            return f"{event.problem}: finished: {one_line(event.reason)}"
+            return f"{event.problem}: finished: {one_line(end_words(state, event.problem, event.reason))}"
         case ev.TurnStarted() | ev.TurnEnded():
             return turn_line(event, state)
         case ev.CommandHandled():
@@ -105,6 +106,32 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.EngineStopped():
             return f"engine: {one_line(event.message)}"
     return None
+
+
+def end_words(state: SessionState, problem: str, reason: str, *, keys: bool = False) -> str:
+    """Return why the search of a problem ended. If it found no kernel that beats eager, and more rounds would not help,
+    also say what to do. ``keys``: whether to name the monitor's keys.
+    """
+    best = state.variants.get(state.problems[problem].best or "") if problem in state.problems else None
+    if is_rounds_complete(reason) or problem in state.refused or (best is not None and (best.speedup or 0.0) >= 1.0):
+        return reason
+    slower = f"the best is slower than PyTorch ({speedup_words(best.verdict)}); " if best is not None else ""
+    seed = "seed a kernel (a) or an idea (i)" if keys else "seed a kernel or an idea"
+    return f"{reason}; {slower}{seed} while the search runs, or start a new session with a language model"
+
+
+def undecided_words(state: SessionState, variant: VariantState) -> str:
+    """Say what the end of the problem's search means for a kernel that no round has selected or dropped. Return "" if
+    the search of the problem continues.
+    """
+    problem = state.problems.get(variant.problem)
+    if problem is None or problem.finished is None or not variant.is_undecided:
+        return ""
+    if is_rounds_complete(problem.finished):
+        return "The problem's rounds are complete, so no round builds on this kernel."
+    if variant.stage is not None:
+        return "If this kernel is correct and a proposer has an idea for it, a new round builds on it."
+    return f"The search of the problem has ended: {problem.finished}."
 
 
 def startup_words(step: ev.StartupStep, state: SessionState) -> str | None:

@@ -20,6 +20,7 @@ from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import (
     devices_in_words,
+    end_words,
     judged_again_words,
     overtaken_words,
     repeat_words,
@@ -320,7 +321,7 @@ def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level
 
 
 def _problem_finished(state: SessionState, event: ev.ProblemFinished) -> tuple[Level, str]:
-    return "info", f"{event.problem}: finished, {event.reason}"
+    return "info", f"{event.problem}: finished, {end_words(state, event.problem, event.reason, keys=True)}"
 
 
 def _turn(state: SessionState, event: ev.TurnStarted | ev.TurnEnded) -> tuple[Level, str]:

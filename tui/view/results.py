@@ -16,6 +16,7 @@ from engine.session.state.over_compile import compile_ms, over_compile
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
 from engine.session.store import SessionPaths
 from tui.text.certainty import over_compile_is_uncertain
+from tui.text.narration import end_words
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
@@ -149,7 +150,8 @@ def _remarks(state: SessionState, problem: ProblemState, compiled: Baseline | No
     known = [_degenerate(problem), problem.tightened, _disturbance(compiled)]
     if state.is_pruned(problem.id):
         return [*known, "pruned"]
-    return [*known, problem.finished, problem.cannot_write and f"needs seeded kernels: {problem.cannot_write}"]
+    ended = problem.finished and end_words(state, problem.id, problem.finished)
+    return [*known, ended, problem.cannot_write and f"needs seeded kernels: {problem.cannot_write}"]
 
 
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:

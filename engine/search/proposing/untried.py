@@ -63,6 +63,14 @@ async def why_nothing_new(
     return f"{said}; {'; '.join(instead) or f'{named(proposer)} has no untried transformation for {where}'}"
 
 
+def develop_only_own(context: Context, problem: ProblemState) -> bool:
+    """Return whether each proposer of ideas for ``problem`` is a generator, which cannot develop other authors'
+    kernels. Return False if there is no proposer.
+    """
+    proposers, task = context.idea_proposers(problem.id), context.task(problem)
+    return bool(proposers) and not any(one.reads_prose or not one.catalogue(task) for one in proposers)
+
+
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
     """Return whether no proposer has a new idea for ``kernel``: the search has tried each idea that applies to its
     source.
@@ -70,10 +78,9 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     Returns False if there is no proposer. Also returns False if a proposer reads free text or replays a session,
     because that proposer may have a new idea. Raises SessionError.
     """
-    proposers = context.idea_proposers(problem.id)
-    task = context.task(problem)
-    if not proposers or any(one.reads_prose or not one.catalogue(task) for one in proposers):
+    if not develop_only_own(context, problem):
         return False
+    proposers, task = context.idea_proposers(problem.id), context.task(problem)
     found, number = context.state.variants[kernel], problem.rounds[-1].number
     known = kernel_of(context.state, found, context.sources)
     board = board_of(context.state, problem, number, kernel, context.sources)

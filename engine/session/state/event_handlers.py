@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
+from engine.session.records.problem_end import is_rounds_complete
 from engine.session.records.skipped_compile import reason_in
 from engine.session.records.speedup_text import with_times
 from engine.session.state.comparable import comparable_speedup
@@ -158,6 +159,9 @@ def _round_started(state: SessionData, event: ev.RoundStarted, time: float) -> N
     if (problem := state.problems.get(event.problem)) is not None:
         problem.finished = None
         problem.rounds.append(RoundState(event.problem, event.round, event.parents, time))
+        for one in event.parents:  # The choice may be newer than the end of the round before.
+            if (variant := state.variants.get(one.variant)) is not None:
+                variant.selected_because, variant.dropped = with_times(one.why), None
 
 
 def _idea_proposed(state: SessionData, event: ev.IdeaProposed, time: float) -> None:
@@ -418,7 +422,11 @@ def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) ->
     if event.minutes is not None:
         state.minutes = event.minutes
         _forget_why_compile_was_skipped(state)
-    state.rounds = event.rounds if event.rounds is not None else state.rounds
+    if event.rounds is not None:
+        state.rounds = event.rounds
+        for problem in state.problems.values():
+            if is_rounds_complete(problem.finished) and problem.rounds[-1].number < event.rounds:
+                problem.finished = None
     state.dollars = event.dollars if event.dollars is not None else state.dollars
     state.tokens = event.tokens if event.tokens is not None else state.tokens
     state.calls = event.calls if event.calls is not None else state.calls

@@ -77,6 +77,11 @@ class VariantState(Struct):
         return self.verdict is not None and self.verdict.correct
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether no round has selected or dropped the kernel."""
+        return self.selected_because is None and self.dropped is None
+
+    @property
     def speedup(self) -> float | None:
         verdict = self.verdict
         return verdict.speedup if verdict is not None and verdict.status == "correct" else None

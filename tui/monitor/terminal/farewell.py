@@ -7,6 +7,7 @@ from contextlib import suppress
 from engine.session.records.requests import Stop
 from engine.session.store import SessionError, SessionPaths, was_told_to_stop
 from tui.text import format as fmt
+from tui.text.narration import end_words
 from tui.text.program import program
 from tui.text.sanitize import clean_lines
 from tui.view.model import Model
@@ -39,7 +40,11 @@ def parting_words(model: Model) -> str:
         return f"The session {argument} was moved or deleted. Open it at its new location: {program()} attach DIRECTORY"
     if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
-        again = "" if model.state.finished else f"\n  resume: {resume_command(model)}"
+        again = f"\n  resume: {resume_command(model)}"
+        if model.state.finished:
+            unsolved = [one for one in model.state.problems.values() if one.finished is not None and one.best is None]
+            ends = ((one.id, end_words(model.state, one.id, one.finished or "")) for one in unsolved)
+            again = "".join(f"\n  {name}: {words}" for name, words in ends)
         return f"The search {name} {end}.{again}"
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
     if _is_stopping(model):

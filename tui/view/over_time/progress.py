@@ -81,8 +81,8 @@ def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[s
     """Return the used share of each limit, from 0 to 1, by the limit's name.
 
     If problems take turns, ``problems`` is the share of finished turns, plus the finished part of the open turn.
-    Otherwise, ``rounds`` is the share of finished rounds. ``elapsed_s`` is the search time. The result omits limits
-    that are not set.
+    Otherwise, ``rounds`` is the share of finished rounds in the problems that the engine still searches. ``elapsed_s``
+    is the search time. The result omits limits that are not set.
     """
     spend = state.spending.total
     minutes_s = limits.minutes * 60 if limits.minutes is not None else None
@@ -102,16 +102,23 @@ def _share(used: float, limit: float | None) -> float | None:
 
 
 def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
-    """Return the share of finished rounds. A problem whose search has ended counts as done."""
+    """Return the share of finished rounds in the problems that the engine still searches. Return 1 if the search of
+    every problem has ended.
+    """
     if not rounds or not state.problems:
         return None
-    done = 0.0
-    for problem in state.problems.values():
-        finished = sum(one.finished_at is not None for one in problem.rounds)
-        over = problem.finished is not None or problem.cannot_write is not None
-        over = over or state.is_pruned(problem.id) or problem.id in state.refused
-        done += 1.0 if over else min(1.0, finished / (rounds + 1))
-    return done / len(state.problems)
+    searched = [
+        problem
+        for problem in state.problems.values()
+        if problem.finished is None
+        and problem.cannot_write is None
+        and problem.id not in state.refused
+        and not state.is_pruned(problem.id)
+    ]
+    if not searched:
+        return 1.0
+    done = sum(one.finished_at is not None for problem in searched for one in problem.rounds)
+    return done / (len(searched) * (rounds + 1))
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:

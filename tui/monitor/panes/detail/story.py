@@ -8,6 +8,7 @@ from textual.strip import Strip
 
 from engine.config.tolerance import short_caption
 from engine.session.records.events import BY_HAND
+from engine.session.records.problem_end import is_rounds_complete
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import is_uncertain, speedup_words
 from engine.session.state.nodes import TRANSFORMATION
@@ -19,6 +20,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.glyphs import stage_words, why_at_rest
+from tui.text.narration import undecided_words
 from tui.text.runoff_text import (
     NO_RUNOFF,
     decided_after,
@@ -162,6 +164,10 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
         return stage_words(model.state, variant), f"{ended} When you resume the session, the engine judges it."
     if variant.verdict is not None and not variant.correct and variant.stage is None:
         return "not a candidate", "Only correct kernels can become parents."
+    if ended := undecided_words(model.state, variant):
+        by_rounds = is_rounds_complete(model.state.problems[variant.problem].finished)
+        more = " Press M to add rounds." if by_rounds and not model.source.read_only else ""
+        return f"in stage {variant.stage}" if variant.stage is not None else "not selected", f"{ended}{more}"
     if model.link.kind == "ended":
         return "no decision", "The search ended before the engine selected the parents of the next round."
     if variant.stage is not None:

@@ -264,8 +264,10 @@ class RowLines:
         if problem is None:
             return line("")
         best = self.model.best(problem)
-        status = "finished" if problem.finished is not None else "opening"
-        if problem.finished is None and problem.rounds:
+        at_work = any(variant.problem == problem.id for variant in self.model.state.at_work())
+        over = problem.finished is not None and not at_work
+        status = "finished" if over else "opening"
+        if problem.rounds and not over:
             status = f"round {problem.rounds[-1].number}"
         if (phase := self.model.state.phase(problem.id)) in ("waiting", "done") and problem.cannot_write is None:
             status = f"{status} · {phase}" if phase == "done" and problem.finished is None else phase
