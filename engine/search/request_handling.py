@@ -370,7 +370,7 @@ class Steering:
             more = f"kernel-tui budget {session_argument(self._context.paths.directory)} --rounds N"
             return f". The problem's rounds are complete. To add rounds, press M in the monitor, or run: {more}"
         if by_hand and develop_only_own(self._context, problem):
-            return ". No proposer in this session can develop a kernel that it did not write, so no round will follow"
+            return ". No proposer in this session can develop a kernel that it did not write, so no round builds on it"
         return ". If the kernel is correct, a new round can build on it" if by_hand else ""
 
     def _problem(self, name: str) -> ProblemState:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from engine.session.records import events as ev
 from engine.session.records.problem_end import NO_FIRST_KERNEL, NO_IDEA, rounds_complete
 from engine.session.state.session_state import fold
 from tests.engine.test_state import problem_added, proposed, recorded, verdict, written
+from tests.tui.conftest import monitor_of
 from tui.text.narration import end_words
 from tui.text.story import fold_with_story
 from tui.view.over_time.progress import shares_done
@@ -63,3 +67,17 @@ def test_the_share_of_rounds_is_that_of_the_problems_still_searched() -> None:
     state.apply(ev.Recorded(state.seq + 1, 1.0, ev.BudgetChanged(rounds=7)))
     assert state.problems["softmax"].finished is None
     assert shares_done(state, Limits(rounds=7), 1.0) == {"rounds": 0.125}, "one of eight rounds in both problems"
+
+
+async def test_a_kernel_seeded_after_the_end_shows_as_work_and_then_why_no_round_follows(engine: Any) -> None:
+    idea = replace(proposed("i900", 2, None), proposer=ev.BY_HAND)
+    kernel = replace(written("v900", "i900", 2, None), proposer=ev.BY_HAND)
+    engine.record(ev.ProblemFinished(problem="softmax", reason=NO_IDEA), idea, kernel)
+    async with monitor_of(engine.paths, (160, 50)) as monitor:
+        await monitor.until_shown("v900")
+        assert "finished · " not in monitor.text()
+        engine.record(ev.VerdictGiven(variant="v900", verdict=verdict(0.5)))
+        await monitor.until_shown("finished · ")
+        assert monitor.app.monitor_screen.tree_view.select("v900")
+        monitor.app.monitor_screen.detail.turn("Why")
+        await monitor.until_shown("The search of the problem has ended: ")
