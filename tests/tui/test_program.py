@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 
 from tests.commandline import environment
 from tui.cli.main import COMMANDS
+from tui.monitor.panes.detail.text import wrapped
 from tui.text.program import as_typed, program
+from tui.text.sanitize import one_line
 
 
 @pytest.fixture
@@ -55,6 +58,14 @@ def test_messages_suggest_the_command_that_was_started(
         said = f"the engine died; run kernel-tui {command} demo, or: kernel-tui {command}."
         assert as_typed(said) == said.replace("kernel-tui", ".venv/bin/kernel-tui")
     assert as_typed("Run it with: kernel-tui my.toml") == "Run it with: .venv/bin/kernel-tui my.toml"
+    assert as_typed("Run it with: kernel-tui 'my 1.toml'") == "Run it with: .venv/bin/kernel-tui 'my 1.toml'"
+
+
+def test_sources_prompts_and_replies_keep_the_name(started: Path) -> None:
+    source = "// built with kernel-tui export demo"
+    assert one_line(source) == source
+    (shown,) = wrapped(source, Style(), 80, is_message=False)
+    assert shown.text.rstrip() == source
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from engine.session.store import SessionSummary
 from tui.console.clean_console import PIPE_WIDTH, print_prose
 from tui.console.tables import columns, console, print_footnotes, print_marked
 from tui.text.format import age
+from tui.text.program import as_typed
 from tui.text.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     lacking = False
     for row, asked in zip(rows, proposers, strict=True):
         tensors = f"{', '.join((*row.inputs, *_weights(row)))} -> {', '.join(row.outputs)}" if row.outputs else ""
-        refusals = [one_line(one.refusal) for one in asked if one.refusal]
-        below = [part for part in (tensors, one_line(row.remark), *refusals) if part]
+        refusals = [one_line(as_typed(one.refusal)) for one in asked if one.refusal]
+        below = [part for part in (tensors, one_line(as_typed(row.remark)), *refusals) if part]
         able = ", ".join(f"{one.proposer} ({_names(one.languages)})" for one in asked if one.languages) or "none"
         kernels = _names(row.languages) or "none"
         lacking |= bool(row.languages) and able == "none"
@@ -91,7 +92,7 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
     for one in sessions:
         best, started = _bests(one, with_tolerance=caption is None), _started(one)
         config = one_line(Path(one.config_name).name)
-        state, note = one.state_words, "" if one.is_example else one_line(one.note)
+        state, note = one.state_words, "" if one.is_example else one_line(as_typed(one.note))
         table.add_row(Text(one.name), state, started, str(one.verdicts), Text(best), Text(config),
                       Text(note, style="dim"))  # fmt: skip
         facts = [state, f"started {started}", f"{one.verdicts} verdicts", config]

@@ -418,12 +418,13 @@ class MonitorApp(App[int]):
     def say(self, text: str, *, severity: Severity = "information") -> None:
         """Show a notice in place of the key bar. ``text`` may contain any characters."""
         if self.monitor_screen.is_mounted:
-            word = one_line(text, 400)
+            word = one_line(as_typed(text), 400)
             least, most = (2.0, 4.0) if severity == "information" else (4.0, 7.0)
             self.monitor_screen.key_bar.say(word, severity, seconds=min(most, least + len(word) / READ_PER_S))
 
     def alert(self, text: str) -> None:
         """Notify a user who may be looking elsewhere, by bell or OSC 9 and by the configured command or webhook."""
+        text = as_typed(text)
         self.ring(self.settings, text)
         if not self.is_web:  # Otherwise, each open page would repeat the alert.
             self._messenger.tell(self.settings, one_line(text))

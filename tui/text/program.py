@@ -19,7 +19,7 @@ _TYPED = (
 _SUGGESTED = re.compile(
     # After "host: ", a hint is for another host. In parentheses, the text is another process's command line.
     rf"(?<![\w./(-])(?<!host: )(?<!Usage: ){NAME}"
-    rf"(?= (?:(?:{_TYPED.replace(' ', '|')}|cluster certs)(?![\w-])|--help|[^\s;,]+\.toml\b))"
+    rf"(?= (?:(?:{_TYPED.replace(' ', '|')}|cluster certs)(?![\w-])|--help|'[^']+\.toml'|[^\s;,]+\.toml\b))"
 )
 
 

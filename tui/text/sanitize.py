@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from tui.text.program import as_typed
-
 MAX_LINE = 2_000
 """Maximum number of characters shown per line."""
 MAX_LINES = 10_000
@@ -72,11 +70,8 @@ def left_out(count: int, whole: str = "", of: str = "line") -> str:
 
 
 def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """Join a text into one safe line. Collapse whitespace, and end a long text with ``…``.
-
-    The commands that the text suggests start as the user started this program.
-    """
-    joined = as_typed(" ".join(text[: limit * 4].split()))
+    """Join a text into one safe line. Collapse whitespace, and end a long text with ``…``."""
+    joined = " ".join(text[: limit * 4].split())
     return clean_line(joined if len(joined) <= limit else f"{joined[: limit - 1]}…", limit)
 
 

@@ -22,7 +22,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words
 from tui.text.glyphs import not_judged_words
-from tui.text.program import program
+from tui.text.program import as_typed, program
 from tui.text.sanitize import one_line
 from tui.view.activity import (
     LIVE,
@@ -81,7 +81,7 @@ class StatusLine(LinesView):
 
     def _second(self, model: Model, palette: Palette, width: int) -> Strip:
         if (notice := notice_of(model)) is not None:
-            text = f" {notice.text}"
+            text = f" {as_typed(notice.text)}"
             for aside in notice.asides:
                 text += f" {aside}" if cell_len(text) + cell_len(aside) < width else ""
             return line((fmt.pad(text, width), palette.alarm if notice.failed else palette.warn))

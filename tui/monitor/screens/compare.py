@@ -21,6 +21,7 @@ from tui.monitor.panes.compare import head_line, table_lines, table_width
 from tui.monitor.panes.detail.diff import diff_lines
 from tui.monitor.panes.detail.text import wrapped
 from tui.monitor.panes.lines import LinesView, Part, line
+from tui.text.program import as_typed
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.session_figures import FollowedSession
@@ -238,7 +239,7 @@ class SessionsScreen(CompareScreen):
         try:
             changed = await asyncio.to_thread(lambda: [session.refresh() for session in self._sessions])
         except SessionError as error:
-            self._word = one_line(str(error), 200)
+            self._word = one_line(as_typed(str(error)), 200)
             self.show()
         else:
             if any(changed):

@@ -25,6 +25,7 @@ from tui.monitor.terminal import keyboard
 from tui.monitor.terminal.terminal import exit_code_of, shows_unicode
 from tui.monitor.theme.depth import color_depth, prefer_no_color, theme_for
 from tui.text import format as fmt
+from tui.text.program import as_typed
 from tui.text.sanitize import one_line
 from tui.view.next_steps import note_of
 
@@ -181,7 +182,7 @@ class PickerApp(App[Path]):
         try:
             sessions = await asyncio.to_thread(_followed, chosen)
         except SessionError as error:
-            self._say(one_line(str(error), 400))
+            self._say(one_line(as_typed(str(error)), 400))
             return
         self._say(KEYS)
         await self.push_screen(SessionsScreen(sessions))
@@ -224,7 +225,7 @@ def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
         (name, "bold"),
         verdicts,
     )
-    found = one_line(bests or one.note, 300)
+    found = one_line(bests or as_typed(one.note), 300)
     if width - head.cell_len >= BESTS_LEAST:
         return head.append("  " + fmt.fit(found, width - head.cell_len - 2))
     return head.append("\n" + " " * INDENT + fmt.fit(found, width - INDENT), "dim")

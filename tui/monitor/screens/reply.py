@@ -21,6 +21,7 @@ from tui.monitor.host import Host
 from tui.monitor.panes.detail.text import wrapped
 from tui.monitor.panes.lines import LinesView, line
 from tui.monitor.terminal.editor import EditorError
+from tui.text.program import as_typed
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 
@@ -199,10 +200,11 @@ class ReplyScreen(ModalScreen[None]):
             return
         self._prompt = whole.partition(f"{RULER}\n")[2] or whole
         whole = str(self._mailbox.outbox / f"{call}.md")
-        view.set_lines(wrapped(self._prompt, palette.text, view.scrollable_content_region.width, whole=whole))
+        width = view.scrollable_content_region.width
+        view.set_lines(wrapped(self._prompt, palette.text, width, whole=whole, is_message=False))
 
     def _say(self, text: str) -> None:
-        self.query_one("#said", Static).update(one_line(text, 300))
+        self.query_one("#said", Static).update(one_line(as_typed(text), 300))
 
 
 def _entry(call: str, *, answered: bool) -> Text:

@@ -113,7 +113,11 @@ class Conversation(Struct):
             yield line((f"streaming for {since}, {partial.characters:,} characters so far", palette.running))
         if partial is not None:
             said = clean_lines(partial.text[-LIVE_LINES * max(20, width) :])[-LIVE_LINES:]
-            tail = [strip for text in said for strip in wrapped(text, palette.text, width, 2) or [line("")]]
+            tail = [
+                strip
+                for text in said
+                for strip in wrapped(text, palette.text, width, 2, is_message=False) or [line("")]
+            ]
             yield from tail[-LIVE_LINES:]
         if self.whole:
             yield from self._prompt(call, palette, width)
@@ -186,7 +190,7 @@ def _block(text: str, palette: Palette, width: int, room: int | None) -> list[St
     for one, seen in _broken(text):
         fence = one.lstrip().startswith("```")
         style = palette.dim if fence else palette.string if code else palette.text
-        strips += wrapped(one, style, width, 2) if one else [line("")]
+        strips += wrapped(one, style, width, 2, is_message=False) if one else [line("")]
         code ^= fence
         if len(strips) > most:
             unseen = lines_in(text[seen:])

@@ -92,7 +92,7 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
 def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
     """Return an idea in full, with its kernels."""
     lines = heading(f"idea {idea.id}, {idea.category}, by {_author(idea)}", palette)
-    lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
+    lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id), is_message=False)
     if idea.waiting is not None:
         lacks = "waiting for a kernel" if idea.needs_kernel else "no kernel"
         lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)

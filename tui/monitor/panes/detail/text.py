@@ -27,9 +27,19 @@ def field(name: str, value: str, palette: Palette, style: Style | None = None) -
 
 
 def wrapped(
-    text: str, style: Style, width: int, indent: int = 0, *, most: int = MAX_LINES, whole: str = ""
+    text: str,
+    style: Style,
+    width: int,
+    indent: int = 0,
+    *,
+    most: int = MAX_LINES,
+    whole: str = "",
+    is_message: bool = True,
 ) -> list[Strip]:
     """Wrap prose at spaces, and keep its line breaks.
+
+    The commands that a message suggests start as the user started this program. ``is_message`` is false for a prompt, a
+    reply or an idea, which must stay as they are.
 
     Cut a long text after about ``most`` lines. The last line then gives the number of missing lines, followed by
     ``whole``, which says how to see the full text.
@@ -39,7 +49,7 @@ def wrapped(
     def draw(paragraph: str) -> list[Strip]:
         return [line((" " * indent + piece, style)) for piece in _pieces(paragraph, room) or [""]]
 
-    return _begins(as_typed(text), most, as_typed(whole), draw, style)
+    return _begins(as_typed(text) if is_message else text, most, as_typed(whole), draw, style)
 
 
 def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str) -> list[Strip]:
