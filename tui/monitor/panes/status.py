@@ -220,7 +220,7 @@ def _ends(model: Model, palette: Palette, steady: SteadyEnd) -> list[Part]:
     if progress is None or progress.left_s is None or progress.left_s >= FAR_S or overrun_of(model) is not None:
         return []
     now = model.source.system_now()
-    return [(f"ends {_moment(steady.at(now, progress.left_s), now)}", palette.dim)]
+    return [(f"ends {_moment(steady.at(now, progress.left_s, is_exact=progress.is_exact), now)}", palette.dim)]
 
 
 def _moment(at: float, now: float) -> str:

@@ -61,8 +61,8 @@ class Spent(Struct, frozen=True, gc=False):
 class History(Struct):
     """The history that a state does not keep: the order of verdicts and new bests, the spending, and device activity.
 
-    ``changes`` counts the changes to ``problems`` and ``spent``. ``round_s`` is the search time at which a round or a
-    problem's search last ended, in seconds.
+    ``changes`` counts the changes to ``problems`` and ``spent``. ``round_s`` is the search time at which a round last
+    ended, in seconds.
     """
 
     problems: dict[str, Trajectory] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class History(Struct):
         self.changes += 1
         self._look(state, event.problem, time, "runoff")
 
-    def _finished(self, state: SessionState, event: ev.RoundFinished | ev.ProblemFinished, time: float) -> None:
+    def _finished(self, state: SessionState, event: ev.RoundFinished, time: float) -> None:
         self.round_s = state.elapsed_s(time)
 
     def _pruned(self, state: SessionState, event: ev.NodePruned | ev.NodeRestored, time: float) -> None:
@@ -141,7 +141,6 @@ _KEEPERS: dict[type, Callable[[History, SessionState, Any, float], None]] = {
     ev.SizesChecked: History._measured,
     ev.RunoffFinished: History._raced,
     ev.RoundFinished: History._finished,
-    ev.ProblemFinished: History._finished,
     ev.NodePruned: History._pruned,
     ev.NodeRestored: History._pruned,
     ev.ModelReplied: History._paid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from engine.session.state.session_state import SessionState
+from engine.session.state.session_state import ProblemState, SessionState
 from tui.view.model import Model
 from tui.view.source import Limits
 
@@ -21,24 +21,26 @@ seconds.
 class Progress(Struct, frozen=True):
     """The share of the search that is done, from 0 to 1, and the estimated seconds until its end, if known.
 
-    ``of`` names the limit that the share refers to, such as ``rounds`` or ``time``.
+    ``of`` names the limit that the share refers to, such as ``rounds`` or ``time``. ``is_exact``: whether the time
+    limit gives the end.
     """
 
     share: float
     of: str
     left_s: float | None
+    is_exact: bool = False
 
 
 class SteadyEnd:
-    """The estimated end of a search for display. Small changes of the estimate do not move it."""
+    """The end of a search for display. Small changes of an estimated end do not move it."""
 
     def __init__(self) -> None:
         self._end: float | None = None
 
-    def at(self, now: float, left_s: float) -> float:
-        """Return the end in Unix seconds, for an estimate of ``left_s`` seconds from ``now``."""
+    def at(self, now: float, left_s: float, *, is_exact: bool = False) -> float:
+        """Return the end in Unix seconds, for a known or estimated end at ``left_s`` seconds from ``now``."""
         end = now + left_s
-        if self._end is None or abs(end - self._end) > max(MOVED_S, MOVED * left_s):
+        if is_exact or self._end is None or abs(end - self._end) > max(MOVED_S, MOVED * left_s):
             self._end = end
         return self._end
 
@@ -48,7 +50,8 @@ def progress_of(model: Model) -> Progress | None:
 
     A limit on minutes ends the search at a known time. The estimate assumes that rounds, turns, dollars, tokens and
     calls continue at their rate so far. The rate of rounds, dollars, tokens and calls counts up to their last increase,
-    so that the estimate stays the same until the next one. Return None if the search is not running or has no limit.
+    so that the estimate stays the same until the next increase. If the estimated end passes first, the rate counts up
+    to now. Return None if the search is not running or has no limit.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -56,25 +59,34 @@ def progress_of(model: Model) -> Progress | None:
     shares = shares_done(model.state, limits, elapsed_s)
     if not shares:
         return None
-    left = [
-        max(0.0, _since_s(model, name, elapsed_s) / share - elapsed_s)
+    ends = {
+        name: _end_s(model, name, share, elapsed_s)
         for name, share in shares.items()
         if name != TIME and share >= ENOUGH
-    ]
+    }
     if TIME in shares:
-        left.append(max(0.0, (limits.minutes or 0.0) * 60 - elapsed_s))
+        ends[TIME] = (limits.minutes or 0.0) * 60
     of = max(shares, key=lambda name: shares[name])
     unknown = model.state.paused or model.state.stop_planned or model.state.held_up_at is not None
-    return Progress(shares[of], of, None if unknown else min(left, default=None))
+    if unknown or not ends:
+        return Progress(shares[of], of, None)
+    first = min(ends, key=lambda name: ends[name])
+    return Progress(shares[of], of, max(0.0, ends[first] - elapsed_s), is_exact=first == TIME)
 
 
-def _since_s(model: Model, name: str, elapsed_s: float) -> float:
-    """Return the search time at which the used share of the limit ``name`` last increased, in seconds."""
-    if name == "problems":  # The share of an open turn increases all the time.
-        return elapsed_s
+def _end_s(model: Model, name: str, share: float, elapsed_s: float) -> float:
+    """Estimate the search time at which the search reaches the limit ``name``, in seconds.
+
+    ``share`` is the limit's used share, and ``elapsed_s`` the search time now.
+    """
     history = model.history
-    at_s = history.round_s if name == "rounds" else history.spent[-1].seconds if history.spent else None
-    return min(elapsed_s, at_s) if at_s is not None else elapsed_s
+    since_s: float | None = None  # The share of an open turn increases all the time.
+    if name == "rounds":
+        share, since_s = _rounds_made(model.state, model.limits.rounds or 0), history.round_s
+    elif name != "problems" and history.spent:
+        since_s = history.spent[-1].seconds
+    end_s = since_s / share if since_s is not None else 0.0
+    return end_s if end_s > elapsed_s else elapsed_s / share
 
 
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
@@ -107,7 +119,24 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
     """
     if not rounds or not state.problems:
         return None
-    searched = [
+    if not (searched := _searched(state)):
+        return 1.0
+    return sum(map(_rounds_of, searched)) / (len(searched) * (rounds + 1))
+
+
+def _rounds_made(state: SessionState, rounds: int) -> float:
+    """Return the share of finished rounds in all rounds, finished in any problem or still to come, for their rate.
+
+    Unlike ``_rounds_done``, this share is right for the rate if the search of some problems has ended.
+    """
+    made = sum(map(_rounds_of, state.problems.values()))
+    left = sum(max(0, rounds + 1 - _rounds_of(problem)) for problem in _searched(state))
+    return made / (made + left) if left else 1.0
+
+
+def _searched(state: SessionState) -> list[ProblemState]:
+    """Return the problems that the engine still searches."""
+    return [
         problem
         for problem in state.problems.values()
         if problem.finished is None
@@ -115,10 +144,11 @@ def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
         and problem.id not in state.refused
         and not state.is_pruned(problem.id)
     ]
-    if not searched:
-        return 1.0
-    done = sum(one.finished_at is not None for problem in searched for one in problem.rounds)
-    return done / (len(searched) * (rounds + 1))
+
+
+def _rounds_of(problem: ProblemState) -> int:
+    """Return the number of finished rounds of a problem."""
+    return sum(one.finished_at is not None for one in problem.rounds)
 
 
 def _turns_done(state: SessionState, elapsed_s: float) -> float | None:
