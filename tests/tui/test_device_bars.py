@@ -73,6 +73,12 @@ def test_several_gpus_have_one_line_each_and_throttling_is_told(count: int) -> N
     assert "clock" in lines_of(*gpus[:2], width=79, room=20)[0], "rows for each figure where there is room"
 
 
+@pytest.mark.parametrize("width", range(40, 52))
+def test_the_columns_of_a_narrow_table_stay_below_their_headings(width: int) -> None:
+    lines = lines_of(*(replace(FULL, device=f"GPU-{number}") for number in range(8)), width=width)
+    assert len({len(line) for line in lines if "load" in line or "GPU" in line}) == 1, lines
+
+
 def test_a_cpu_shows_only_what_it_reports() -> None:
     cpu = DeviceSample(device="cpu", kind="cpu", utilization=50.0, memory_used=6 << 30, memory_total=24 << 30, load=1.7)
     heading, *rows, _ = lines_of(cpu, width=79)[:4]

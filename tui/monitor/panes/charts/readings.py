@@ -89,9 +89,10 @@ def axis_row(palette: Palette, style: BarStyle) -> Strip:
 
 
 def axis_words(width: int) -> str:
-    """Return the labels of a time axis of ``width`` cells, without the left label if there is no room for it."""
+    """Return the labels of a time axis of ``width`` cells, without a label for which there is no room."""
     left = AGO if width > len(AGO) + len(NOW) else ""
-    return f"{left}{NOW:>{max(0, width - len(left))}}"
+    right = NOW if width >= len(NOW) else ""
+    return f"{left}{right:>{width - len(left)}}"
 
 
 def history_bars(model: Model, device: str, figure: Figure, count: int, tall: int, ascii_only: bool) -> list[str]:
