@@ -87,3 +87,5 @@ def test_the_comparison_is_uncertain_only_if_eagers_time_beside_torch_compile_is
 def test_there_is_none_for_a_wrong_kernel() -> None:
     state = search(3.0, Verdict(status="wrong", kernel=timing(1.0)))
     assert over_compile(state.problems["softmax"], state.variants["v1"].verdict) is None
+    (row,) = results_of(state, Path("sessions/demo"), 1.0).problems
+    assert (row.eager_ms, row.compile_ms) == (2.0, 1.5), "the measured times"

@@ -33,15 +33,17 @@ def compile_ms(problem: ProblemState, best: VariantState | None) -> float | None
 
     On a CPU, this is the time at the speed that the machine had when the judge timed the best kernel: eager's time, as
     tables show it, multiplied by ``torch.compile``'s time / eager's time right after it. Divided by the kernel's time,
-    it is ``over_compile``. On a GPU, and in sessions without eager's time after ``torch.compile``, it is the measured
-    time.
+    it is ``over_compile``. On a GPU, without a correct kernel, and in sessions without eager's time after
+    ``torch.compile``, it is the measured time.
     """
     compiled = problem.baselines.get("compile")
     if compiled is None or compiled.timing is None:
         return None
-    measured_ms, eager_ms = compiled.timing.median_ms, problem.eager_ms(best)
+    measured_ms = compiled.timing.median_ms
     share = share_of_eager(compiled, measured_ms)
-    return measured_ms if share is None or eager_ms is None else eager_ms * share
+    if share is None or best is None or best.speedup is None or best.kernel_ms is None:
+        return measured_ms
+    return best.kernel_ms * best.speedup * share
 
 
 def share_of_eager(compiled: Baseline, ms: float) -> float | None:
