@@ -226,10 +226,16 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
     assert "Traceback" not in second.stderr
 
 
-def test_a_gpu_that_the_machine_lacks_is_a_fault_of_the_config(kernel_tui: KernelTui, config: Path) -> None:
+def test_a_gpu_that_the_machine_lacks_is_a_missing_tool_unless_the_config_has_other_faults(
+    kernel_tui: KernelTui, config: Path
+) -> None:
     config.write_text(CONFIG.replace('device = "cpu"', 'device = "cuda:99"'))
     error = one_line(kernel_tui(config), ExitCode.NO_TOOLS)
     assert f"{config}:" in error and "evaluation.device: cuda:99: this machine has" in error
+    (config.parent / "softmax.py").unlink()
+    both = kernel_tui(config)
+    assert both.returncode == ExitCode.USAGE
+    assert "softmax.py: no such file" in both.stderr and "cuda:99: this machine has" in both.stderr
     assert not (config.parent / "sessions").exists()
 
 

@@ -261,7 +261,7 @@ def _wait_if_ending(paths: SessionPaths) -> None:
 def _check(config: Config) -> None:
     """Check the API keys, problem files and devices that a valid config names.
 
-    Raises ConfigError, ProposerUnavailable, and Failure for a GPU that this machine lacks.
+    Raises ConfigError, ProposerUnavailable, and Failure if the only fault is a GPU that this machine lacks.
     """
     from engine.config.schema import ConfigError
     from engine.proposers.registry import check_providers
