@@ -46,7 +46,8 @@ from tui.monitor.panes.devices import device_lines
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.log import log_lines
 from tui.monitor.panes.scoreboard import scoreboard
-from tui.monitor.panes.status import bests_line, notice_of, status_line
+from tui.monitor.panes.status.second_line import bests_line, notice_of
+from tui.monitor.panes.status.status_line import status_line
 from tui.monitor.panes.tree.rows import TreeRows, View
 from tui.monitor.panes.tree.tree_lines import RowLines
 from tui.monitor.screens.confirm import ConfirmScreen

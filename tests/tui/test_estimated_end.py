@@ -12,7 +12,7 @@ from engine.session.records.events import Recorded
 from engine.session.store import SessionPaths, SessionReader
 from tests.engine.test_state import problem_added
 from tests.tui.conftest import NOW
-from tui.monitor.panes.status import status_line
+from tui.monitor.panes.status.status_line import status_line
 from tui.monitor.theme.palette import monochrome
 from tui.view.model import Model
 from tui.view.over_time.history import fold_all

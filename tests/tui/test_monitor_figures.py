@@ -31,7 +31,8 @@ from tui.headless.follow import _watch
 from tui.headless.progress import LiveTable
 from tui.monitor.notifications import News
 from tui.monitor.panes.devices import device_lines
-from tui.monitor.panes.status import news_of, notice_of, status_line
+from tui.monitor.panes.status.second_line import news_of, notice_of
+from tui.monitor.panes.status.status_line import status_line
 from tui.monitor.screens.picker import entry
 from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words

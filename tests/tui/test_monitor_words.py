@@ -27,7 +27,8 @@ from tui.monitor.app import MonitorApp
 from tui.monitor.panes.key_bar import Where, hints_of, used_most
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.scoreboard import scoreboard
-from tui.monitor.panes.status import bests_line, news_of, status_line
+from tui.monitor.panes.status.second_line import bests_line, news_of
+from tui.monitor.panes.status.status_line import status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.snapshot import screen_text

@@ -32,7 +32,7 @@ from tui.monitor.panes.log import LogPane
 from tui.monitor.panes.pane import Pane
 from tui.monitor.panes.scoreboard import Scoreboard
 from tui.monitor.panes.search_line import SearchBar
-from tui.monitor.panes.status import StatusLine
+from tui.monitor.panes.status.status_line import StatusLine
 from tui.monitor.panes.tree.filter_line import FilterBar
 from tui.monitor.panes.tree.rows import SORT_KEYS, TreeRows
 from tui.monitor.panes.tree.tree import SearchTree
