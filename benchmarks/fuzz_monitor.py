@@ -31,7 +31,7 @@ from engine.devices.sample import DeviceSample
 from engine.session.records.events import CommandHandled, Recorded
 from engine.session.records.requests import Command
 from engine.session.state.session_state import SessionState
-from engine.session.store import EngineLock, EventWriter, SessionReader, SessionSummary
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, SessionSummary
 from tui.compare.kernels import compare_kernels
 from tui.monitor.app import MonitorApp
 from tui.monitor.panes.compare import head_line, table_lines
@@ -72,6 +72,7 @@ QUIET_S = 0.05
 class HostileSource:
     """An in-memory session that contains one text."""
 
+    paths = SessionPaths(Path("no session"))
     read_only = False
     limits = Limits()
 
