@@ -56,12 +56,12 @@ def parting_words(model: Model) -> str:
         spend = f"{fmt.clock(left)} of its time budget is left"
     goes_on = "stops after the running rounds" if model.state.stop_planned else "continues"
     how = "is paused; its engine is still running" if model.state.paused else goes_on
-    words = (
-        f"The search {name} {how}{pid}; {spend}.\n"
-        f"  watch: {program()} attach {argument}\n"
-        f"  stop:  {program()} stop {argument}"
-    )
-    return f"{words}\n  go on: {program()} stop {argument} --cancel" if model.state.stop_planned else words
+    commands = {"watch": f"attach {argument}", "stop": f"stop {argument}"}
+    if model.state.stop_planned:
+        commands["cancel the stop"] = f"stop {argument} --cancel"
+    width = 1 + max(map(len, commands))
+    lines = (f"  {f'{label}:':<{width}} {program()} {command}" for label, command in commands.items())
+    return "\n".join((f"The search {name} {how}{pid}; {spend}.", *lines))
 
 
 def _is_stopping(model: Model) -> bool:
