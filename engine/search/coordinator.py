@@ -66,6 +66,7 @@ from engine.session.records.events import (
     VariantWritten,
     VerdictGiven,
 )
+from engine.session.records.skipped_compile import STOP_PLANNED
 from engine.session.records.verdict import Stage, Verdict
 from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import SessionState
@@ -364,7 +365,7 @@ class Search:
         await self._write_best()
         self._heed_budget()
         if self.context.leaves_compile:
-            self._owed.cancel_compile("a person stopped the search after the running rounds")
+            self._owed.cancel_compile(STOP_PLANNED)
         ending = self.context.ending
         if ending == "stopped":
             return ending
@@ -372,7 +373,7 @@ class Search:
             return await self._finish_within_budget()
         self._start_rounds()
         if not self._queue.idle or self._rounds or not self._opening.done:
-            if self._is_opening or any(problem.in_runoff for problem in self._problems.values()):
+            if self._opens_more or any(problem.in_runoff for problem in self._problems.values()):
                 self._queue.touch()
             self._do_owed(only_if_idle=True)
             return "waiting" if self.context.until_idle and self._only_waits() else None
@@ -401,7 +402,7 @@ class Search:
         return "waiting" if self.context.ends_without_person else None
 
     @property
-    def _is_opening(self) -> bool:
+    def _opens_more(self) -> bool:
         """Whether more problems are about to open, whose kernels come before ``torch.compile``. With turns, only one
         problem is open at a time.
         """

@@ -104,9 +104,10 @@ class Owed:
         context.journal.listen(self._heard)
 
     def _heard(self, event: AnyEvent) -> None:
-        """After an event that clears the reasons in the state, allow new log lines."""
+        """After an event that clears reasons in the state, allow new log lines for these problems."""
         if isinstance(event, StopCanceled) or (isinstance(event, BudgetChanged) and event.minutes is not None):
-            self._skipped.clear()
+            problems = self._context.state.problems
+            self._skipped = {name for name in self._skipped if problems[name].compile_skipped}
 
     def limit(self, limit: TurnLimit | None) -> None:
         """Set the limit of the open turn, or remove it."""

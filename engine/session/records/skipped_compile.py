@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 
+STOP_PLANNED = "a person stopped the search after the running rounds"
+"""The reason of a planned stop, for ``stopped_work``. If the person cancels the stop, the reason no longer holds."""
 _LINE = re.compile(
     r"(?P<skipped>.+): skipped torch\.compile, which (?P<why>takes .+)"
     r"|stopped timing torch\.compile on (?P<stopped>\S+), because (?P<end>.+)"

@@ -11,7 +11,7 @@ from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.records.problem_end import is_rounds_complete
-from engine.session.records.skipped_compile import reason_in
+from engine.session.records.skipped_compile import STOP_PLANNED, reason_in
 from engine.session.records.speedup_text import with_times
 from engine.session.state.comparable import comparable_speedup
 from engine.session.state.lineage import out_of_order
@@ -415,13 +415,16 @@ def _stop_planned(state: SessionData, event: ev.StopPlanned, time: float) -> Non
 
 def _stop_canceled(state: SessionData, event: ev.StopCanceled, time: float) -> None:
     state.stop_planned = False
-    _forget_why_compile_was_skipped(state)
+    for problem in state.problems.values():
+        if problem.compile_skipped == STOP_PLANNED:
+            problem.compile_skipped = ""
 
 
 def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:
     if event.minutes is not None:
         state.minutes = event.minutes
-        _forget_why_compile_was_skipped(state)
+        for problem in state.problems.values():
+            problem.compile_skipped = ""
     if event.rounds is not None:
         state.rounds = event.rounds
         for problem in state.problems.values():
@@ -430,11 +433,6 @@ def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) ->
     state.dollars = event.dollars if event.dollars is not None else state.dollars
     state.tokens = event.tokens if event.tokens is not None else state.tokens
     state.calls = event.calls if event.calls is not None else state.calls
-
-
-def _forget_why_compile_was_skipped(state: SessionData) -> None:
-    for problem in state.problems.values():
-        problem.compile_skipped = ""
 
 
 def _share_changed(state: SessionData, event: ev.ShareChanged, time: float) -> None:
