@@ -200,7 +200,7 @@ class Steering:
             return Outcome("the search already stops after the running rounds")
         between_turns = self._context.takes_turns and self._state.turn is None
         if between_turns or not self._state.has_running_rounds:
-            return Outcome("no round is running, so the search is stopping", events=(ev.StopPlanned(),))
+            return Outcome("no round is running, so the search is stopping", then=stop)
         lacks = not self._context.takes_turns and any(map(self._context.lacks_compile, self._state.problems))
         without = ", without the missing torch.compile times" if lacks else ""
         paused = "; the search is paused, so the rounds continue after the pause" if self._state.paused else ""

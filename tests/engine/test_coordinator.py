@@ -19,7 +19,7 @@ from engine.evaluation.evaluator import Opened
 from engine.problem.spec import Language, ProblemSpec
 from engine.search import coordinator
 from engine.search.context import Context
-from engine.search.coordinator import Search
+from engine.search.coordinator import NobodyToAsk, Search
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.search.request_handling import Steering
@@ -234,13 +234,72 @@ async def test_a_canceled_stop_lets_the_search_go_on(context_of: ContextOf) -> N
     assert await search == "stopped"
 
 
-async def test_a_stop_while_no_round_is_running_says_that_it_is_immediate(context_of: ContextOf) -> None:
+PRUNED = (ev.NodePruned(node="a"), ev.NodePruned(node="b"))
+FINISHED = (
+    ev.VerdictGiven(variant="v1", verdict=verdict(2.0)),
+    *(ev.RoundFinished(problem=name, round=0, selected=(), dropped=()) for name in "ab"),
+    *(ev.ProblemFinished(problem=name, reason="no idea") for name in "ab"),
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "step"),
+    [
+        pytest.param((*PRUNED, ev.SearchPaused()), "done", id="pruned, paused"),
+        pytest.param((*FINISHED, ev.SearchPaused()), "done", id="finished, paused"),
+        pytest.param(FINISHED, "problem", id="reopening"),
+    ],
+)
+async def test_a_stop_while_no_round_is_running_is_immediate(
+    context_of: ContextOf, events: tuple[ev.AnyEvent, ...], step: ev.Startup
+) -> None:
+    """The request arrives in the ``step`` of the resume."""
     context = context_of()
-    context.evaluator.compiles.set()  # type: ignore[attr-defined]
-    await context.journal.record(ev.SearchPaused(), ev.NodePruned(node="a"), ev.NodePruned(node="b"))
+
+    class Opens(Judge):
+        async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+            if step == "problem":
+                await asyncio.Event().wait()
+            return await super().open(problem, header, sol_ms)
+
+    def startup() -> ev.Startup | None:
+        engine = context.state.engine
+        return engine.startup.step if engine is not None and engine.startup is not None else None
+
+    context.evaluator = Opens()  # type: ignore[assignment]
+    await context.journal.record(*events)
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: startup() == step)
     stop = send_request(context.paths, Stop(after_round=True), "a person")
-    assert await Search(context).run(RequestInbox(context.paths)) == "stopped"
+    await until(search.done)
+    assert search.result() == "stopped"
     assert context.state.handled[stop].message == "no round is running, so the search is stopping"
+    assert not context.state.stop_planned, "there is no stop to cancel"
+
+
+async def test_with_turns_a_stop_during_the_last_measurements_of_a_turn_is_immediate(context_of: ContextOf) -> None:
+    context = context_of()
+    context.config = parse_config(f"{CONFIG}[budget]\nminutes_per_problem = 60\n", context.config.path)
+
+    class NearSol(Judge):
+        async def evaluate(self, problem: ProblemSpec, language: Language, source: str, *more: object) -> Verdict:
+            return replace(await super().evaluate(problem, language, source), sol_share=1.0)
+
+    context.evaluator = judge = NearSol()  # type: ignore[assignment]
+    search = asyncio.ensure_future(Search(context).run(RequestInbox(context.paths)))
+    await until(lambda: bool(judge.compiling))
+    send_request(context.paths, Stop(after_round=True), "a person")
+    await until(search.done)
+    assert search.result() == "stopped"
+    assert context.state.turn is not None, "a resume continues the turn"
+
+
+async def test_with_turns_a_planned_stop_does_not_hide_that_all_models_failed(context_of: ContextOf) -> None:
+    context = context_of()
+    context.config = parse_config(f"{CONFIG}[budget]\nminutes_per_problem = 60\n", context.config.path)
+    context.spent, context.helpless, context.state.stop_planned = "the key is invalid", True, True
+    with pytest.raises(NobodyToAsk):
+        await Search(context).run(RequestInbox(context.paths))
 
 
 async def test_with_turns_a_stop_after_the_rounds_keeps_torch_compile_of_a_turn_that_ends(

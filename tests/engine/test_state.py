@@ -16,9 +16,12 @@ from engine.search.strategies import greedy
 from engine.search.strategies.runoff_choice import runoff_leaders, with_doubts
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded, Selected
+from engine.session.records.model_calls import CallSite
+from engine.session.records.skipped_compile import STOP_PLANNED, skipped_compile, stopped_work, timing_compile
 from engine.session.records.verdict import Standing, Timing, Verdict
 from engine.session.state.comparable import figures_of
 from engine.session.state.session_state import SessionState, fold
+from engine.session.state.spend import MANUAL
 from engine.session.store import SessionDamaged
 from tui.compare.change import change_from, change_words
 from tui.text.certainty import correction_words, round_speedup_words
@@ -674,3 +677,33 @@ def test_a_planned_stop_ends_with_its_engine() -> None:
     assert after(small_search(), started, ev.StopPlanned()).stop_planned
     assert not after(small_search(), started, ev.StopPlanned(), started).stop_planned
     assert not after(small_search(), started, ev.StopPlanned(), ev.StopCanceled()).stop_planned
+
+
+def test_a_canceled_stop_clears_only_its_own_reason_for_a_missing_torch_compile() -> None:
+    def reason(line: str) -> str:
+        events = (ev.StopPlanned(), ev.LogLine(level="info", text=line), ev.StopCanceled())
+        return after(small_search(), *events).problems["softmax"].compile_skipped
+
+    assert reason(stopped_work(timing_compile("softmax"), STOP_PLANNED)) == ""
+    assert "the turn has 10 s left" in reason(skipped_compile("softmax", 30.0, "turn", 10.0))
+
+
+@pytest.mark.parametrize(("provider", "waits"), [("openai", True), (MANUAL, False)])
+def test_a_stop_after_the_rounds_waits_for_a_model_that_writes_a_seed_but_not_for_a_person(
+    provider: str, waits: bool
+) -> None:
+    """A provider bills a canceled call, but a person's reply arrives after a resume too."""
+    first = ev.RoundStarted(problem="a", round=0, parents=())
+    ended = recorded(problem_added("a"), first, ev.RoundFinished(problem="a", round=0, selected=(), dropped=()))
+    assert not after(ended).has_running_rounds
+    call = ev.ModelCallStarted(
+        call="c1",
+        attempt=1,
+        provider=provider,
+        model="m",
+        site=CallSite("a", 0, "kernel", "i1"),
+        prompt="p",
+        tokens=1,
+        dollars=None,
+    )
+    assert after(ended, call).has_running_rounds is waits

@@ -21,6 +21,8 @@ from tests.tui.conftest import NOW, SMALL
 from tui.monitor.screens.confirm import NoticeScreen
 from tui.monitor.screens.reply import ReplyScreen
 from tui.monitor.steering.plans import plan_prune, plan_stop, plan_stop_after_round
+from tui.monitor.terminal.farewell import parting_words
+from tui.text.program import program
 
 
 def test_a_kernel_that_waits_for_the_device_is_not_running(session: SessionPaths) -> None:
@@ -116,6 +118,9 @@ async def test_a_planned_stop_stays_on_the_screen(open_monitor: Any, engine: Any
         engine.answer(ev.StopPlanned())
         await monitor.until_shown("stops after round")
         assert "stopping after" not in monitor.text() and "ends ~" not in monitor.text()
+        commands = parting_words(monitor.app.model).splitlines()[1:]
+        assert commands[-1].startswith("  cancel the stop: ") and commands[-1].endswith(" --cancel")
+        assert len({line.index(program()) for line in commands}) == 1, "they are aligned"
         engine.record(ev.SearchPaused())
         await monitor.until_shown("search paused (P), then stops")
         await monitor.press("S")
@@ -139,7 +144,8 @@ async def test_a_planned_stop_says_what_it_leaves_undone(open_monitor: Any, engi
         )
         engine.record(*(ev.NodePruned(node=problem.id) for problem in problems))
         await monitor.until(lambda: len(model.state.pruned) == 2, "the prunes")
-        assert "No round is running" in " ".join(plan_stop_after_round(model).question)
+        now = plan_stop_after_round(model)
+        assert "No round is running" in " ".join(now.question) and now.command == requests.Stop()
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:

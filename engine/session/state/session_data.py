@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
-from engine.session.state.spend import Spending
+from engine.session.state.spend import MANUAL, Spending
 
 LOG_LINES = 2000
 Phase = Literal["running", "done", "waiting"]
@@ -225,12 +225,14 @@ class SessionData(Struct):
     @property
     def has_running_rounds(self) -> bool:
         """Whether a stop after the running rounds has anything to wait for: a problem with an open round that a
-        proposer can fill, or with a kernel to judge. With turns, only the open turn's problem counts.
+        proposer can fill, with a kernel to judge, or with a model call in flight, such as for a seed after the rounds.
+        With turns, only the open turn's problem counts.
         """
         if not self.problems:  # The engine opens the problems and runs their first rounds.
             return True
         turn = self.turn.problem if self.turn is not None else None
         waiting = {one.problem for one in self.in_flight() if not self.is_pruned(one.id)}
+        waiting |= {call.site.problem for call in self.spending.flying.values() if call.provider != MANUAL}
         return any(
             name in waiting or (bool(one.rounds) and one.rounds[-1].finished_at is None and one.cannot_write is None)
             for name, one in self.problems.items()

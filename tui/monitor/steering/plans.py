@@ -214,7 +214,7 @@ def plan_stop_after_round(model: Model) -> Plan:
         return Plan(requests.CancelStop(), "canceling the stop", None, planned)
     if not state.has_running_rounds:
         now = ("Stop the search now?", "No round is running, so the search stops at once.", _KEPT)
-        return Plan(planned, "stopping the search", None, question=now, why_final=_STOP)
+        return Plan(requests.Stop(), "stopping the search", None, question=now, why_final=_STOP)
     said = ["The search is paused, so its rounds continue after the pause."] if state.paused else []
     if not state.takes_turns and model.limits.torch_compile:
         searched = [name for name in state.problems if name not in state.refused and not state.is_pruned(name)]
