@@ -116,9 +116,10 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
 
 
 def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> None:
-    won = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
+    standings = (Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True), Standing("v3", 1.1, 1.1, 1.0, 1.2, tied=False))
+    won = ev.RunoffFinished(problem="softmax", round=1, standings=standings)
     runoff = [*small_search(), Recorded(100, 2000.0, won)]
-    assert fold(runoff).problems["softmax"].best == "v1"  # v3 was faster before, but not in that runoff
+    assert fold(runoff).problems["softmax"].best == "v1"  # v3 has the faster verdict, but lost that runoff
     clear_at = fold(runoff).problems["softmax"].clear_at
     assert clear_at == runoff[-1].time, "it is the best since then, not since its verdict"
     pruned = [*runoff, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
@@ -127,16 +128,17 @@ def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> Non
 
 
 def test_a_best_kernel_that_ties_has_no_lead_until_a_runoff_separates_it() -> None:
-    def given(variant: str, speedup: float) -> ev.VerdictGiven:
-        sure = replace(verdict(speedup), speedup_low=speedup - 0.2, speedup_high=speedup + 0.2)
-        return ev.VerdictGiven(variant=variant, verdict=sure)
+    def given(variant: str, speedup: float | None) -> ev.VerdictGiven:
+        low, high = (speedup - 0.2, speedup + 0.2) if speedup is not None else (None, None)
+        return ev.VerdictGiven(variant=variant, verdict=replace(verdict(speedup), speedup_low=low, speedup_high=high))
 
-    def runoff(first: str, second: str, *, tied: bool) -> ev.RunoffFinished:
-        standings = (Standing(first, 1.0, 1.0, 1.0, 1.0, True), Standing(second, 1.1, 1.1, 1.0, 1.2, tied))
+    def runoff(first: str, *others: str, tied: bool) -> ev.RunoffFinished:
+        slower = (Standing(name, 1.1, 1.1, 1.0, 1.2, tied) for name in others)
+        standings = (Standing(first, 1.0, 1.0, 1.0, 1.0, True), *slower)
         return ev.RunoffFinished(problem="softmax", round=1, standings=standings)
 
-    def lead(*more: ev.AnyEvent) -> tuple[str | None, str | None, str | None]:
-        problem = after(small_search(), given("v3", 3.0), given("v4", 3.1), *more).problems["softmax"]
+    def lead(*more: ev.AnyEvent, v4: float = 3.1) -> tuple[str | None, str | None, str | None]:
+        problem = after(small_search(), given("v3", 3.0), given("v4", v4), *more).problems["softmax"]
         return problem.best, problem.tied_with, problem.clear_best
 
     assert lead() == ("v4", "v3", "v3"), "the intervals overlap"
@@ -146,6 +148,18 @@ def test_a_best_kernel_that_ties_has_no_lead_until_a_runoff_separates_it() -> No
     assert lead(runoff("v4", "v3", tied=False)) == ("v4", None, "v4")
     assert lead(runoff("v3", "v4", tied=True), runoff("v4", "v3", tied=False)) == ("v4", None, "v4")
     assert lead(ev.NodePruned(node="v4")) == ("v3", None, "v3")
+
+    assert lead(given("v4", 9.0)) == ("v4", None, "v4"), "a second verdict separates it"
+    assert lead(runoff("v4", "v3", tied=True), given("v4", 9.0)) == ("v4", None, "v4"), "the newest figures count"
+    for gone in (given("v3", 1.5), given("v3", None), ev.NodePruned(node="v3")):
+        assert lead(gone) == ("v4", None, "v4"), "nothing is left to tie with"
+    assert lead(given("v4", 3.05)) == lead(given("v1", 2.9)) == lead(ev.NodePruned(node="v2")) == ("v4", "v3", "v3")
+
+    assert lead(v4=5.0) == ("v4", None, "v4")
+    assert lead(given("v4", 2.95), v4=5.0) == ("v3", "v4", "v4"), "the former best is still correct"
+    assert lead(given("v4", None), v4=5.0) == lead(ev.NodePruned(node="v4"), v4=5.0) == ("v3", None, "v3")
+
+    assert lead(given("v1", 2.9), runoff("v1", "v2", tied=False)) == ("v1", "v3", "v3"), "a runoff without its rivals"
 
 
 def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> None:

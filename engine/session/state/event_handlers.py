@@ -298,18 +298,14 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
         # Raise an exception for an unknown variant, because every reader looks the variant up.
         state.variants[standing.variant]
     problem.standings, problem.runoff_at, problem.runoff_seq = event.standings, time, state.seq
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.standings, round_.runoff_seq = event.standings, state.seq
+        lead(state, round_)
     met = {standing.variant for standing in event.standings if standing.decides}
     problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
     if (winner := runoff_winner(state, problem)) is not None:
-        before, tied_with = state.variants.get(problem.best or ""), state.variants.get(problem.tied_with or "")
-        problem.best = winner.id
-        if winner is not before:
-            note_lead(state, problem, before, time, event.standings)
-        elif tied_with is not None and tied_with.id in met:  # This runoff may separate the two kernels.
-            note_lead(state, problem, tied_with, time, event.standings)
-    if (round_ := round_of(state, event.problem, event.round)) is not None:
-        round_.standings = event.standings
-        lead(state, round_)
+        before, problem.best = state.variants.get(problem.best or ""), winner.id
+        note_lead(state, problem, before, time)
     compare(state, problem)
     if round_ is not None and round_.finished_at is not None:  # The round's last runoff may follow its end.
         _close(state, problem, round_)

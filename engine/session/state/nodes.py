@@ -171,6 +171,8 @@ class RoundState(Struct):
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()
     standings: tuple[Standing, ...] = ()
+    runoff_seq: int = 0
+    """Sequence number of the event with ``standings``; see ``ProblemState.runoff_seq``."""
 
     @property
     def id(self) -> str:
@@ -208,7 +210,7 @@ class ProblemState(Struct):
     clear_at: float = 0.0
     """The time at which ``clear_best`` took its lead."""
     tied_with: str | None = None
-    """The best kernel before ``best`` if ``best`` has no measurable lead; None if it has."""
+    """The earlier best kernel over which ``best`` has no measurable lead; None if ``best`` has a lead."""
     former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()

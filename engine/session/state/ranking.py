@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
-from engine.session.records.verdict import Standing, Verdict
+from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end
 from engine.session.state.comparable import comparable_speedup, relative_times
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
@@ -116,26 +116,30 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
     problem = state.problems.get(problem_id)
     if problem is None:
         return
-    best = state.variants.get(problem.best) if problem.best is not None else None
-    if challenger is not None and challenger is not best:
-        if challenger.speedup is None or state.is_pruned(challenger.id):
-            return
-        if best is None or challenger.beats(best, timed=bool(problem.standings)):
-            problem.former, problem.best = problem.best, challenger.id
-            note_lead(state, problem, best, at)
-            compare(state, problem)
-        return
+    best = state.variants.get(problem.best or "")
+    if challenger is None or challenger is best:
+        winner = _fastest(state, problem)
+    else:
+        qualifies = challenger.speedup is not None and not state.is_pruned(challenger.id)
+        beats = qualifies and (best is None or challenger.beats(best, timed=bool(problem.standings)))
+        winner = challenger if beats else best
+    if winner is not best:
+        problem.former, problem.best = problem.best, winner.id if winner is not None else None
+    note_lead(state, problem, best, at)
+    if challenger is None or challenger is best or winner is not best:
+        compare(state, problem)
+
+
+def _fastest(state: SessionData, problem: ProblemState) -> VariantState | None:
+    """Return the runoff's winner or, if a later verdict beats the winner, that verdict's kernel."""
     timed = [standing.variant for standing in problem.standings]
     winner = runoff_winner(state, problem)
-    others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
+    others = (leader for leader in state.leaders(problem.id) if leader.id not in timed)
     later = (leader for leader in others if winner is None or leader.judged_seq > problem.runoff_seq)
     for leader in sorted(later, key=lambda one: one.judged_seq):
         if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
-    if winner is not best:
-        problem.former, problem.best = problem.best, winner.id if winner is not None else None
-        note_lead(state, problem, None, at)
-    compare(state, problem)
+    return winner
 
 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
@@ -161,42 +165,45 @@ def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | N
     return fastest
 
 
-def note_lead(
-    state: SessionData, problem: ProblemState, before: VariantState | None, at: float, runoff: Sequence[Standing] = ()
-) -> None:
-    """After a change of a problem's best kernel, record whether the best kernel has a measurable lead or only ties.
+def note_lead(state: SessionData, problem: ProblemState, before: VariantState | None, at: float) -> None:
+    """Record whether a problem's best kernel has a measurable lead or only ties.
 
     The ranking needs a best kernel even if kernels tie, so tied kernels may take turns as the best. Only a measurable
-    lead is worth an announcement. The runoff decides or, without a certain result of a runoff, the 95% intervals of the
-    speedups, which must not overlap.
+    lead is worth an announcement. The best kernel keeps its lead until another kernel becomes the best.
 
     Args:
         state: The session's state.
-        problem: The problem, with its new best kernel.
-        before: The previous best kernel; None if that kernel no longer qualifies.
-        at: The time of the change.
-        runoff: The standings of the runoff that caused the change, if any.
+        problem: The problem, with its best kernel after the event.
+        before: The best kernel before the event.
+        at: The time of the event.
     """
-    timed = {one.variant: one for one in runoff}
-    best, clear = state.variants.get(problem.best or ""), state.variants.get(problem.clear_best or "")
-    problem.tied_with = None
-    if best is not None and before is not None:
-        rivals = [one for one in (clear, before) if one is not None and one is not best]
-        for rival in rivals:
-            if rival.correct and not state.is_pruned(rival.id) and (not runoff or rival.id in timed):
-                place = timed.get(rival.id)
-                by_runoff = place is not None and place.decides
-                ties = timed[best.id].tied and timed[rival.id].tied if by_runoff else _overlap(best, rival)
-                problem.tied_with = before.id if ties else None
-                break
+    best = state.variants.get(problem.best or "")
+    if before is best:
+        if problem.tied_with is None:
+            return
+        before = state.variants[problem.tied_with]
+    rivals = [one for one in (state.variants.get(problem.clear_best or ""), before) if one is not None]
+    rivals = [one for one in rivals if one is not best and one.correct and not state.is_pruned(one.id)]
+    problem.tied_with = _tied_rival(problem, best, rivals) if best is not None else None
     if problem.tied_with is None and problem.clear_best != problem.best:
         problem.clear_best, problem.clear_at = problem.best, at
 
 
-def _overlap(one: VariantState, other: VariantState) -> bool:
-    """Return whether the 95% intervals of two kernels' speedups overlap."""
-    (low, high), (other_low, other_high) = _interval(one), _interval(other)
-    return low <= other_high and other_low <= high
+def _tied_rival(problem: ProblemState, best: VariantState, rivals: Sequence[VariantState]) -> str | None:
+    """Return the kernel over which ``best`` has no measurable lead, or None if it has a lead.
+
+    The newest runoff that timed ``best`` and a rival decides, unless a later verdict followed. Without such a runoff,
+    the 95% interval of the best kernel's speedup must be above the first rival's interval.
+    """
+    for rival in rivals:
+        for round_ in reversed(problem.rounds):
+            timed = {one.variant: one for one in round_.standings if one.decides}
+            is_newer = round_.runoff_seq > max(best.judged_seq, rival.judged_seq)
+            if is_newer and best.id in timed and rival.id in timed:
+                return rival.id if timed[best.id].tied and timed[rival.id].tied else None
+    if not rivals or _interval(best)[0] > _interval(rivals[0])[1]:
+        return None
+    return rivals[0].id
 
 
 def _interval(variant: VariantState) -> tuple[float, float]:
