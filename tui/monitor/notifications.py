@@ -29,18 +29,20 @@ WAITING = 20
 class News:
     """Detect what needs an alert: a new best kernel, a prompt to answer, a stalled engine, or the end of the search.
 
-    A best kernel that only ties with the best kernel before it needs no alert.
+    A best kernel needs no alert if it only ties with the best kernel before it, or if the user pruned or restored one
+    of the two.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._bests: dict[str, str | None] = {}
+        self._pruned: set[str] = set()
         self._engine: str | None = None
         self._prompts = 0
 
     def catch_up(self) -> None:
         """Treat the current state as known, so that it triggers no alert."""
-        self._bests = self._standing()
+        self._bests, self._pruned = self._standing(), set(self._model.state.pruned)
         self._prompts = len(unanswered(self._model.state, self._model.directory))
 
     def look(self) -> list[str]:
@@ -50,11 +52,14 @@ class News:
     def _new_bests(self) -> list[str]:
         before, self._bests = self._bests, self._standing()
         state, news = self._model.state, []
+        changed, self._pruned = self._pruned ^ state.pruned, set(state.pruned)
         for problem, best in self._bests.items():
             former = before.get(problem)
-            if best is None or former in (None, best):
+            if best is None or former is None or former == best:
                 continue
-            if overtaken_words(state.variants.get(former or ""), state.variants[best]):
+            if changed and not changed.isdisjoint((*state.lineage(best), *state.lineage(former))):
+                continue
+            if overtaken_words(state.variants.get(former), state.variants[best]):
                 continue
             lower = why_lower(state, state.problems[problem], former) if state.problems[problem].best == best else ""
             words = f"{problem}: new best {best}, {speedup_words(state.variants[best].verdict)}"
