@@ -95,9 +95,10 @@ def now_of(model: Model) -> str:
     elif model.engine == "finished":
         said = [f"the search is finished; {_outcome_words(model)}"]
     if newest is not None:
-        best, ago = state.variants[newest.best or ""], fmt.age(model.now() - newest.clear_at)
-        tied = f", tied with {newest.tied_with}" if newest.tied_with is not None else ""
-        said.append(f"newest best: {best.id} of {best.problem}{tied}, {speedup_words(best.verdict)}, {ago} ago")
+        best = state.variants[newest.best or ""]
+        tie, ago = f", tied with {newest.tied_with}", f", {fmt.age(model.now() - newest.clear_at)} ago"
+        tie, ago = (tie, "") if newest.tied_with is not None else ("", ago)
+        said.append(f"newest best: {best.id} of {best.problem}{tie}, {speedup_words(best.verdict)}{ago}")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 
