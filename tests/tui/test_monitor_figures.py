@@ -37,7 +37,7 @@ from tui.monitor.screens.picker import entry
 from tui.monitor.theme.palette import monochrome
 from tui.text.certainty import comparable_words
 from tui.text.glyphs import stage_words
-from tui.text.narration import line_of
+from tui.text.narration import Reported, line_of
 from tui.text.runoff_text import why_new_best
 from tui.text.story import Story, fold_with_story
 from tui.view.activity import activity_of, now_of
@@ -133,16 +133,18 @@ def test_the_log_and_the_alerts_announce_a_new_best_only_if_it_has_a_measurable_
     with SessionReader(session) as reader:
         state, story = fold_with_story(reader.read())
     model = Model(SessionSource(session), state=state)
-    news, best = News(model), dict[str, str | None]()
+    news, best = News(model), dict[str, Reported]()
     first, second = (leader.id for leader in state.leaders("softmax", 2))
     news.catch_up()
 
+    def record(event: ev.AnyEvent) -> tuple[str, str, list[str]]:
+        state.apply(recorded := ev.Recorded(state.seq + 1, state.time + 1.0, event))
+        story.note(state, recorded)
+        return story.lines[-1].text, line_of(event, state, best) or "", news.look()
+
     def told(ahead: str, behind: str, *, tied: bool) -> tuple[str, str, list[str]]:
         standings = (Standing(ahead, 1.0, 1.0, 1.0, 1.0, True), Standing(behind, 1.02, 1.02, 0.99, 1.05, tied))
-        runoff = ev.RunoffFinished(problem="softmax", round=2, standings=standings)
-        state.apply(recorded := ev.Recorded(state.seq + 1, state.time + 1.0, runoff))
-        story.note(state, recorded)
-        return story.lines[-1].text, line_of(runoff, state, best) or "", news.look()
+        return record(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
 
     told(first, second, tied=True)
     for ahead, behind in ((second, first), (first, second), (second, first)):
@@ -150,9 +152,16 @@ def test_the_log_and_the_alerts_announce_a_new_best_only_if_it_has_a_measurable_
         tie = f"{ahead} ties with the best, {behind}, and now ranks first"
         assert tie in log and tie in line and "2.0% faster" in log and not alerts
         assert state.problems["softmax"].best == ahead
-    log, _, (alert,) = told(second, first, tied=False)
+    status = now_of(model)
+    assert f"of softmax, tied with {first}, " in status and " ago" not in status, "the tied kernel has no lead to date"
+    log, line, (alert,) = told(second, first, tied=False)
     assert f"new best {second}, 2.0% faster than {first} side by side" in log
+    assert line.startswith(f"softmax: runoff of 2 kernels, fastest: {second}; new best: {second}")
     assert alert.startswith(f"softmax: new best {second}, ")
+    assert "tied" not in (status := now_of(model)) and status.endswith(" ago")
+    for event in (ev.NodePruned(node=second), ev.NodeRestored(node=second)):
+        _, _, alerts = record(event)
+        assert not alerts, "the user has caused this change"
 
 
 async def test_the_log_says_that_a_repeated_verdict_replaced_the_earlier_one(engine: Any) -> None:

@@ -51,7 +51,7 @@ from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.tree.tree_lines import RowLines
 from tui.monitor.terminal.farewell import print_parting
 from tui.monitor.theme.palette import monochrome
-from tui.text.narration import line_of
+from tui.text.narration import Reported, line_of
 from tui.text.story import fold_with_story
 from tui.view.model import Model
 from tui.view.results import ResultRow, Results
@@ -574,14 +574,14 @@ def test_the_line_of_a_runoff_says_why_a_kernel_with_a_lower_verdict_is_the_new_
     verdict = speedup_words(state.variants[first].verdict)
     why = f"10% faster than {first} side by side ({first}'s verdict: {verdict}; the runoff decides)"
     told = f"new best: {second}, {why}"
-    assert told in (line_of(runoff, state, {"layernorm": first}) or "")
+    assert told in (line_of(runoff, state, {"layernorm": Reported(first, first)}) or "")
 
 
 def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_again() -> None:
     with SessionReader(SessionPaths.at(ROOT / "sessions" / "by-hand")) as reader:
         events = list(reader.read())
     again = next(one for one in reversed(events) if isinstance(one.event, VerdictGiven) and one.event.verdict.correct)
-    state, best = fold([]), dict[str, str | None]()
+    state, best = fold([]), dict[str, Reported]()
     lines = []
     for one in (*events, replace(again, seq=events[-1].seq + 1)):
         state.apply(one)

@@ -20,6 +20,7 @@ from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 from engine.session.store import Liveness, SessionPaths, SessionReader, engine_liveness, send_request
 from tui.console.echo import echo
+from tui.text.narration import Reported, line_of
 from tui.text.program import program
 from tui.text.waiting import WaitLines
 from tui.view.activity import owed_of
@@ -232,14 +233,12 @@ class PlainLines:
 
     def __init__(self, paths: SessionPaths) -> None:
         self._limits = limits_of(paths)
-        self._best: dict[str, str | None] = {}
+        self._best: dict[str, Reported] = {}
         self._owed: str | None = None
         self._waits = WaitLines()
         self._prompts = PromptLines(paths)
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
-        from tui.text.narration import line_of
-
         stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
         if (line := line_of(one.event, state, self._best) or self._waits.line_of(one)) is not None:
             echo(f"{stamp} {line}")

@@ -23,7 +23,7 @@ from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionPaths
 from tui.console.tables import columns
 from tui.text.format import clock, milliseconds
-from tui.text.narration import BEST_SO_FAR, line_of
+from tui.text.narration import BEST_SO_FAR, Reported, line_of
 from tui.text.waiting import WaitLines, held_in_words
 from tui.view.activity import ENGINE_STARTS, kernels_at_work, owed_of, startup_of
 from tui.view.over_time.progress import shares_done
@@ -59,7 +59,7 @@ class LiveTable:
         self._console = Console(highlight=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
-        self._best: dict[str, str | None] = {}
+        self._best: dict[str, Reported] = {}
         self._waits = WaitLines()
         self._prompts = PromptLines(paths)
         self._drawn_at = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from engine.devices.fact import DeviceFact
 from engine.proposers.categories import CATEGORY_NAMES
@@ -14,7 +15,7 @@ from engine.session.records.problem_end import is_rounds_complete
 from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import counts_by_low_end, disturbance, is_disturbed, speedup_words
-from engine.session.state.session_state import SessionState, VariantState
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text.certainty import interval_words
 from tui.text.format import duration, milliseconds, transformation_label
 from tui.text.runoff_text import above_low_end, tie_words, why_lower, why_no_star
@@ -38,6 +39,26 @@ BEST_SO_FAR = "best so far"
 _EXCEPT_RESERVE = ", except those reserved for final measurements"
 
 
+class Reported(NamedTuple):
+    """The last best kernel of a problem that the lines reported, and the last one with a measurable lead."""
+
+    best: str | None = None
+    with_lead: str | None = None
+
+    @classmethod
+    def of(cls, problem: ProblemState) -> Reported:
+        """Return what to report now."""
+        return cls(problem.best, problem.clear_best)
+
+    def is_news(self, before: Reported) -> bool:
+        """Return whether another kernel is the best since ``before``, or the best kernel has a lead since then."""
+        return self.best != before.best or self.best == self.with_lead != before.with_lead
+
+    def former(self, before: Reported) -> str | None:
+        """Return the kernel in ``before`` that the best kernel replaced, or from which it separated."""
+        return before.best if before.best != self.best else before.with_lead
+
+
 def devices_in_words(devices: Sequence[DeviceFact]) -> str:
     """Name devices by model, with the hosts that have them, such as ``2 x NVIDIA H200 (gpu1, gpu2)``."""
     counts = Counter(one_line(device.name) for device in devices)
@@ -49,11 +70,10 @@ def devices_in_words(devices: Sequence[DeviceFact]) -> str:
     return ", ".join(words)
 
 
-def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
+def line_of(event: AnyEvent, state: SessionState, best: dict[str, Reported]) -> str | None:
     """Describe ``event``, or return None if it needs no line.
 
-    ``state`` has already applied the event. ``best`` maps each problem to the last best kernel reported; this
-    function updates it.
+    ``state`` has already applied the event. ``best`` maps each problem to its ``Reported``; this function updates it.
     """
     match event:
         case ev.EngineStarted():
@@ -85,7 +105,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.VerdictGiven():
             return _verdict(event, state, best)
         case ev.RunoffFinished() if event.standings:
-            before, best[event.problem] = best.get(event.problem), state.problems[event.problem].best
+            before = best.get(event.problem, Reported())
+            best[event.problem] = Reported.of(state.problems[event.problem])
             return runoff_line(event, state, before)
         case ev.Profiled() if event.bottleneck is not None:
             return f"{event.variant}: hardware counters show the bottleneck: {event.bottleneck}"
@@ -181,21 +202,22 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     return f"{event.problem}: {name} alone {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
 
 
-def runoff_line(event: ev.RunoffFinished, state: SessionState, before: str | None) -> str:
+def runoff_line(event: ev.RunoffFinished, state: SessionState, before: Reported) -> str:
     """Name a runoff's fastest kernel.
 
-    If another kernel was or is the best, also name the best kernel and the reason. ``before`` is the best kernel before
-    the runoff. ``state`` has already applied the event.
+    If another kernel was or is the best, or the best kernel now has a measurable lead, also name the best kernel and
+    the reason. ``before`` is from before the runoff. ``state`` has already applied the event.
     """
     fastest = event.standings[0].variant
     words = f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {fastest}"
-    now = state.problems[event.problem].best
-    if now is None or (now == fastest and now == before):
+    problem = state.problems[event.problem]
+    now, reported = problem.best, Reported.of(problem)
+    is_news = reported.is_news(before)
+    if now is None or (now == fastest and not is_news):
         return words
     why = why_no_star(state, state.variants[fastest]) if now != fastest else ""
-    problem = state.problems[event.problem]
-    lower = why_lower(state, problem, before) if now != before else ""
-    if now == before:
+    lower = why_lower(state, problem, reported.former(before)) if is_news else ""
+    if not is_news:
         said = f"best remains: {now}"
     else:
         said = tie_words(now, problem.tied_with) if problem.tied_with is not None else f"new best: {now}"
@@ -242,7 +264,7 @@ def _low_end(state: SessionState, variant: VariantState, best: str | None) -> st
     )
 
 
-def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:
+def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, Reported]) -> str | None:
     variant = state.variants.get(event.variant)
     if variant is None:
         return None
@@ -256,17 +278,17 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     if verdict.same_code_as is not None:
         return f"{head}: {one_line(verdict.reason)}, not timed again"
     between = f" {interval_words(verdict)}".rstrip()
-    before, now_best = best.get(variant.problem), state.problems[variant.problem].best
-    best[variant.problem] = now_best
+    before, now = best.get(variant.problem, Reported()), Reported.of(state.problems[variant.problem])
+    best[variant.problem] = now
     again = f", was {_outcome(variant.earlier[-1])}" if variant.earlier else ""
-    record = _low_end(state, variant, now_best)
-    if now_best == variant.id != before:
-        overtaken = overtaken_words(state.variants.get(before or ""), variant)
-        lower = above_low_end(state.variants.get(before or ""), variant)
+    record = _low_end(state, variant, now.best)
+    if now.best == variant.id and now.is_news(before):
+        former = state.variants.get(now.former(before) or "")
+        overtaken, lower = overtaken_words(former, variant), above_low_end(former, variant)
         tied_with = state.problems[variant.problem].tied_with
         record = f", {tie_words(variant.id, tied_with) if tied_with is not None else BEST_SO_FAR}"
         record = f", the best now: {overtaken}" if overtaken else f"{record}{f'; {lower}' if lower else ''}"
-    elif now_best is not None and before not in (None, now_best):
-        record += f", the best is now {now_best}"
+    elif now.best is not None and before.best is not None and now.is_news(before):
+        record += f", the best is now {now.best}"
     words = f"speedup {speedup_words(verdict)}{between}{again}{record}"
     return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, {words}"

@@ -19,6 +19,7 @@ from engine.session.state.session_state import ProblemState, SessionState, Varia
 from tui.text import format as fmt
 from tui.text.certainty import comparable_words, interval_words
 from tui.text.narration import (
+    Reported,
     devices_in_words,
     end_words,
     judged_again_words,
@@ -67,9 +68,7 @@ class Story(Struct):
     """The log's lines. Call ``note`` for every event, after the state has applied it."""
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
-    _best: dict[str, str | None] = field(default_factory=dict)
-    _clear: dict[str, str | None] = field(default_factory=dict)
-    """Each problem's newest best kernel that had a measurable lead."""
+    _best: dict[str, Reported] = field(default_factory=dict)
     _reached: dict[tuple[str, int], _Reached] = field(default_factory=dict)
     """Each finished round's leader, by problem and round number."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -119,8 +118,11 @@ class Story(Struct):
         if (variant := state.variants.get(event.variant)) is None:
             return False
         problem = state.problems.get(variant.problem)
-        moved = problem is not None and problem.best != self._best.get(problem.id)
+        moved = problem is not None and Reported.of(problem).is_news(self._before(problem.id))
         return moved or variant.judged > 1 or variant.proposer == ev.BY_HAND
+
+    def _before(self, problem: str) -> Reported:
+        return self._best.get(problem, Reported())
 
     def say(self, time: float, level: Level, text: str) -> None:
         """Add a line from the monitor itself."""
@@ -164,8 +166,8 @@ class Story(Struct):
         """Report a runoff that did not change the best kernel although another kernel was first, with the reason."""
         if not isinstance(event, ev.RunoffFinished) or not event.standings or event.problem not in state.problems:
             return []
-        best, before = state.problems[event.problem].best, self._best.get(event.problem)
-        if best is None or best != before or best == event.standings[0].variant:
+        now, before = Reported.of(state.problems[event.problem]), self._before(event.problem)
+        if now.best in (None, event.standings[0].variant) or now.is_news(before):
             return []
         return [("info", runoff_line(event, state, before))]
 
@@ -175,12 +177,10 @@ class Story(Struct):
         for name in self._touched(state, event):
             if (problem := state.problems.get(name)) is None:
                 continue
-            before, clear = self._best.get(name), self._clear.get(name)
-            self._best[name], self._clear[name] = problem.best, problem.clear_best
-            if problem.best != before:
-                lines.append(_best_line(state, problem, event, before))
-            elif problem.best == problem.clear_best != clear:
-                lines.append(_best_line(state, problem, event, clear))
+            now, before = Reported.of(problem), self._before(name)
+            self._best[name] = now
+            if now.is_news(before):
+                lines.append(_best_line(state, problem, event, now.former(before)))
         return lines
 
     @staticmethod
