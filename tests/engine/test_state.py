@@ -120,8 +120,8 @@ def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> Non
     won = ev.RunoffFinished(problem="softmax", round=1, standings=standings)
     runoff = [*small_search(), Recorded(100, 2000.0, won)]
     assert fold(runoff).problems["softmax"].best == "v1"  # v3 has the faster verdict, but lost that runoff
-    clear_at = fold(runoff).problems["softmax"].clear_at
-    assert clear_at == runoff[-1].time, "it is the best since then, not since its verdict"
+    lead_at = fold(runoff).problems["softmax"].lead_at
+    assert lead_at == runoff[-1].time, "it is the best since then, not since its verdict"
     pruned = [*runoff, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
     assert fold(pruned).problems["softmax"].best != "v1"
     assert fold([*pruned, Recorded(102, 2002.0, ev.NodeRestored(node="v1"))]).problems["softmax"].best == "v1"
@@ -139,7 +139,7 @@ def test_a_best_kernel_that_ties_has_no_lead_until_a_runoff_separates_it() -> No
 
     def lead(*more: ev.AnyEvent, v4: float = 3.1) -> tuple[str | None, str | None, str | None]:
         problem = after(small_search(), given("v3", 3.0), given("v4", v4), *more).problems["softmax"]
-        return problem.best, problem.tied_with, problem.clear_best
+        return problem.best, problem.tied_with, problem.best_with_lead
 
     assert lead() == ("v4", "v3", "v3"), "the intervals overlap"
     assert lead(given("v3", 3.6)) == ("v3", None, "v3")

@@ -95,7 +95,7 @@ class News:
         return [f"{name}: the search ended ({why or kind})"] if kind in ("finished", "stopped") else []
 
     def _standing(self) -> dict[str, str | None]:
-        return {problem.id: problem.clear_best for problem in self._model.state.problems.values()}
+        return {problem.id: problem.best_with_lead for problem in self._model.state.problems.values()}
 
 
 class Messenger:

@@ -48,7 +48,7 @@ class Reported(NamedTuple):
     @classmethod
     def of(cls, problem: ProblemState) -> Reported:
         """Return what to report now."""
-        return cls(problem.best, problem.clear_best)
+        return cls(problem.best, problem.best_with_lead)
 
     def is_news(self, before: Reported) -> bool:
         """Return whether another kernel is the best since ``before``, or the best kernel has a lead since then."""

@@ -86,7 +86,7 @@ def now_of(model: Model) -> str:
     """Return the text of the status line, or "" if there is nothing to report."""
     state = model.state
     newest = max(
-        (one for one in state.problems.values() if one.best is not None), key=attrgetter("clear_at"), default=None
+        (one for one in state.problems.values() if one.best is not None), key=attrgetter("lead_at"), default=None
     )
     said = []
     if model.link.kind in LIVE:
@@ -96,7 +96,7 @@ def now_of(model: Model) -> str:
         said = [f"the search is finished; {_outcome_words(model)}"]
     if newest is not None:
         best = state.variants[newest.best or ""]
-        tie, ago = f", tied with {newest.tied_with}", f", {fmt.age(model.now() - newest.clear_at)} ago"
+        tie, ago = f", tied with {newest.tied_with}", f", {fmt.age(model.now() - newest.lead_at)} ago"
         tie, ago = (tie, "") if newest.tied_with is not None else ("", ago)
         said.append(f"newest best: {best.id} of {best.problem}{tie}, {speedup_words(best.verdict)}{ago}")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)

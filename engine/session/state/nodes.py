@@ -203,12 +203,12 @@ class ProblemState(Struct):
     ranking: list[tuple[float, str]] = field(default_factory=list)
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
-    clear_best: str | None = None
+    best_with_lead: str | None = None
     """The newest best kernel with a measurable lead over the best kernels before it. A kernel that ties with it may
     have become ``best`` later (``engine.session.state.ranking.note_lead``).
     """
-    clear_at: float = 0.0
-    """The time at which ``clear_best`` took its lead."""
+    lead_at: float = 0.0
+    """The time at which ``best_with_lead`` took its lead."""
     tied_with: str | None = None
     """The earlier best kernel over which ``best`` has no measurable lead; None if ``best`` has a lead."""
     former: str | None = None

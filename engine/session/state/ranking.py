@@ -182,11 +182,11 @@ def note_lead(state: SessionData, problem: ProblemState, before: VariantState | 
         if problem.tied_with is None:
             return
         before = state.variants[problem.tied_with]
-    rivals = [one for one in (state.variants.get(problem.clear_best or ""), before) if one is not None]
+    rivals = [one for one in (state.variants.get(problem.best_with_lead or ""), before) if one is not None]
     rivals = [one for one in rivals if one is not best and one.correct and not state.is_pruned(one.id)]
     problem.tied_with = _tied_rival(problem, best, rivals) if best is not None else None
-    if problem.tied_with is None and problem.clear_best != problem.best:
-        problem.clear_best, problem.clear_at = problem.best, at
+    if problem.tied_with is None and problem.best_with_lead != problem.best:
+        problem.best_with_lead, problem.lead_at = problem.best, at
 
 
 def _tied_rival(problem: ProblemState, best: VariantState, rivals: Sequence[VariantState]) -> str | None:
