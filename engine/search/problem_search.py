@@ -375,13 +375,14 @@ class ProblemSearch:
 
     async def _runoff(self, round_: RoundState) -> bool:
         """Time the leaders side by side. Returns whether the runoff is done. If a kernel fails in the runoff for the
-        first time, the search repeats the runoff after a new verdict on the kernel. If a result is
-        uncertain, the search repeats the runoff once, because load may have slowed one kernel.
+        first time, the search repeats the runoff after a new verdict on the kernel. If a result is uncertain, the
+        search repeats the runoff once, because load may have slowed one kernel.
         """
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
         }
         began = time.monotonic()
+        standings: tuple[Standing, ...] = ()
         try:
             standings = await self._timed_side_by_side(kernels)
             if doubtful := [one.variant for one in standings if one.uncertain]:
@@ -397,7 +398,8 @@ class ProblemSearch:
                 first = (round_.number, variant.id) not in self._failed_in_runoff
                 self._failed_in_runoff.add((round_.number, variant.id))
                 return not first
-            return True
+            if not standings:  # Otherwise, the first result counts, because only its repetition failed.
+                return True
         seconds = time.monotonic() - began
         await self.context.journal.record(
             RunoffFinished(problem=self.id, round=round_.number, standings=standings, seconds=seconds)

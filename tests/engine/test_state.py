@@ -511,6 +511,10 @@ def test_a_runoff_that_contradicts_the_verdicts_is_uncertain_and_drops_no_kernel
     selection = greedy(candidates_of(state, problem), round_number=0, width=2, seed=0)
     assert {one.variant for one in selection.selected} == {"v2", "v3"}
     assert not any("in the runoff" in one.why for one in selection.selected if one.variant == "v2")
+    state.apply(Recorded(state.seq + 1, 2900.0, ev.NodePruned(node="v3")))
+    assert problem.best == "v2", "the kernel with the best verdict, because the runoff's winner is pruned"
+    state.apply(Recorded(state.seq + 1, 2900.0, ev.NodeRestored(node="v3")))
+    assert problem.best == "v3"
     again = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v2", 3.0, 1.0, 1.0, 1.0, False),))
     for event in (ev.RoundStarted(problem="softmax", round=1, parents=()), again):
         state.apply(Recorded(state.seq + 1, 3000.0, event))

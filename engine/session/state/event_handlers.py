@@ -424,7 +424,7 @@ def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) ->
     if event.rounds is not None:
         state.rounds = event.rounds
         for problem in state.problems.values():
-            if is_rounds_complete(problem.finished) and problem.rounds[-1].number < event.rounds:
+            if problem.rounds and is_rounds_complete(problem.finished) and problem.rounds[-1].number < event.rounds:
                 problem.finished = None
     state.dollars = event.dollars if event.dollars is not None else state.dollars
     state.tokens = event.tokens if event.tokens is not None else state.tokens

@@ -131,11 +131,18 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 
 
 def _fastest(state: SessionData, problem: ProblemState) -> VariantState | None:
-    """Return the runoff's winner or, if a later verdict beats the winner, that verdict's kernel."""
-    timed = [standing.variant for standing in problem.standings]
+    """Return the runoff's winner or, if a later verdict beats the winner, that verdict's kernel.
+
+    A kernel whose place is uncertain qualifies by its own verdict if the runoff's first kernel no longer does.
+    """
+    timed = [standing.variant for standing in problem.standings if standing.decides]
     winner = runoff_winner(state, problem)
-    others = (leader for leader in state.leaders(problem.id) if leader.id not in timed)
-    later = (leader for leader in others if winner is None or leader.judged_seq > problem.runoff_seq)
+    lacks_first = winner is not None and winner.id != problem.standings[0].variant
+    doubtful = {one.variant for one in problem.standings if lacks_first and not one.decides}
+    others = [leader for leader in state.leaders(problem.id) if leader.id not in timed]
+    later = [
+        leader for leader in others if winner is None or leader.judged_seq > problem.runoff_seq or leader.id in doubtful
+    ]
     for leader in sorted(later, key=lambda one: one.judged_seq):
         if winner is None or leader.beats(winner, timed=bool(timed)):
             winner = leader
