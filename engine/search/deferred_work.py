@@ -344,13 +344,15 @@ class Owed:
         ]
 
     def _changed(self, problem: str, verdict: Verdict) -> bool:
-        """Return whether eager's time in the verdict differs clearly from the eager baseline's time. Return False for a
-        cluster, whose hosts may differ in speed, and if the judge has timed eager right after ``torch.compile``.
+        """Return whether eager's time in the verdict differs clearly from its times in the eager baseline and right
+        after ``torch.compile``. Return False for a cluster, whose hosts may differ in speed.
         """
         baselines = self._context.state.problems[problem].baselines
-        if verdict.host or ((compiled := baselines.get("compile")) is not None and compiled.eager_ms is not None):
-            return False
-        return eager_change(verdict, baselines.get("eager")) > WIDE
+        compiled, paired = baselines.get("compile"), verdict.reference
+        changes = [eager_change(verdict, baselines.get("eager"))]
+        if compiled is not None and compiled.eager_ms is not None and paired is not None:
+            changes.append(max(compiled.eager_ms, paired.median_ms) / min(compiled.eager_ms, paired.median_ms) - 1.0)
+        return not verdict.host and min(changes) > WIDE
 
     def _doubt(self, problem: str, verdict: Verdict) -> tuple[bool, bool, bool, bool, float]:
         """Return a key that is larger for a less certain speedup."""

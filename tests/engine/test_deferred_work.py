@@ -173,14 +173,17 @@ async def test_a_short_turn_still_searches(context_of: ContextOf) -> None:
     assert COMPILE_GUESS_S < owed.turn_reserve_s <= RESERVES_SHARE * 2 * COMPILE_GUESS_S
 
 
-@pytest.mark.parametrize(("paired_ms", "again"), [(1.0, False), (1.3, True), (0.75, True)])
+@pytest.mark.parametrize(
+    ("paired_ms", "after_compile_ms", "again"),
+    [(1.0, None, False), (1.3, None, True), (0.75, None, True), (1.3, 1.3, False), (1.6, 1.05, True)],
+)
 async def test_a_best_that_was_timed_on_a_machine_of_another_speed_is_judged_again(
-    context_of: ContextOf, paired_ms: float, again: bool
+    context_of: ContextOf, paired_ms: float, after_compile_ms: float | None, again: bool
 ) -> None:
-    """Eager alone takes 1 ms."""
+    """Eager alone takes 1 ms in its baseline, and ``after_compile_ms`` right after ``torch.compile``."""
     paired = Timing(paired_ms, paired_ms, paired_ms, 9)
     sure = replace(verdict(2.1), speedup_low=2.0, speedup_high=2.2, reference=paired)
-    compiled = Baseline("compile", Timing(1.0, 1.0, 1.0, 9))
+    compiled = Baseline("compile", Timing(1.0, 1.0, 1.0, 9), eager_ms=after_compile_ms)
     context = context_of(
         ev.BaselineMeasured(problem="a", baseline=compiled, seconds=1.0),
         ev.VerdictGiven(variant="v1", verdict=sure),

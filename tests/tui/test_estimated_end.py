@@ -100,6 +100,7 @@ def test_small_changes_of_the_estimate_do_not_move_the_end() -> None:
     assert [end.at(now, left_s) for now, left_s in ((0, 3600), (10, 3300), (20, 3900))] == [3600, 3600, 3600]
     assert end.at(30, 4100) == 4130, "more than a tenth of the time left"
     assert [end.at(4000, 100), end.at(4000, 65), end.at(4000, 200)] == [4130, 4065, 4200], "more than a minute"
+    assert end.at(4201, 20) == 4221, "the end shown has passed"
     assert end.at(4001, 210, is_exact=True) == 4211, "the time limit is no estimate"
 
 

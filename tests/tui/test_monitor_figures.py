@@ -149,7 +149,7 @@ def test_the_log_and_the_alerts_announce_a_new_best_only_if_it_has_a_measurable_
     told(first, second, tied=True)
     for ahead, behind in ((second, first), (first, second), (second, first)):
         log, line, alerts = told(ahead, behind, tied=True)
-        tie = f"{ahead} ties with the best, {behind}, and now ranks first"
+        tie = f"{ahead} is now the best, tied with {behind}"
         assert tie in log and tie in line and "2.0% faster" in log and not alerts
         assert state.problems["softmax"].best == ahead
     status = now_of(model)

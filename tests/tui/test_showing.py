@@ -587,7 +587,7 @@ def test_progress_lines_say_who_is_the_best_after_a_runoff_and_what_was_judged_a
         state.apply(one)
         lines.append(line_of(one.event, state, best) or "")
     assert "softmax: runoff of 4 kernels, fastest: v1" in lines
-    tie = "fastest: v42; v42 ties with the best, v1, and now ranks first, 0.9% faster than v1 side by side (v1's"
+    tie = "fastest: v42; v42 is now the best, tied with v1, 0.9% faster than v1 side by side (v1's"
     assert any(line.startswith(f"softmax: runoff of 4 kernels, {tie}") for line in lines)
     assert "(judged again) correct" in lines[-1] and ", was " not in lines[-1], "the same verdict"
     verdict = again.event.verdict

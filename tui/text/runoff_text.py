@@ -57,7 +57,7 @@ def side_by_side(problem: ProblemState, before: str, variant: str) -> SideBySide
 
 def tie_words(best: str, before: str) -> str:
     """Say that the best kernel replaced ``before`` without a measurable lead."""
-    return f"{best} ties with the best, {before}, and now ranks first"
+    return f"{best} is now the best, tied with {before}"
 
 
 def why_new_best(state: SessionState, problem: ProblemState, before: str | None) -> str:

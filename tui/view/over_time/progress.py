@@ -32,7 +32,7 @@ class Progress(Struct, frozen=True):
 
 
 class SteadyEnd:
-    """The end of a search for display. Small changes of an estimated end do not move it."""
+    """The end of a search for display. Small changes of an estimated end do not move it until it has passed."""
 
     def __init__(self) -> None:
         self._end: float | None = None
@@ -40,7 +40,7 @@ class SteadyEnd:
     def at(self, now: float, left_s: float, *, is_exact: bool = False) -> float:
         """Return the end in Unix seconds, for a known or estimated end at ``left_s`` seconds from ``now``."""
         end = now + left_s
-        if is_exact or self._end is None or abs(end - self._end) > max(MOVED_S, MOVED * left_s):
+        if is_exact or self._end is None or self._end < now or abs(end - self._end) > max(MOVED_S, MOVED * left_s):
             self._end = end
         return self._end
 
