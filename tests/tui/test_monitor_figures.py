@@ -159,6 +159,7 @@ def test_the_log_and_the_alerts_announce_a_new_best_only_if_it_has_a_measurable_
     assert line.startswith(f"softmax: runoff of 2 kernels, fastest: {second}; new best: {second}")
     assert alert.startswith(f"softmax: new best {second}, ")
     assert "tied" not in (status := now_of(model)) and status.endswith(" ago")
+    assert status.startswith(now_of(model, with_age=False)) and not now_of(model, with_age=False).endswith(" ago")
     for event in (ev.NodePruned(node=second), ev.NodeRestored(node=second)):
         _, _, alerts = record(event)
         assert not alerts, "the user has caused this change"

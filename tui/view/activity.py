@@ -82,8 +82,11 @@ def activity_of(model: Model) -> str | None:
     return f"waiting for {calls} repl{'y' if calls == 1 else 'ies'}" if calls and not state.flight else None
 
 
-def now_of(model: Model) -> str:
-    """Return the text of the status line, or "" if there is nothing to report."""
+def now_of(model: Model, *, with_age: bool = True) -> str:
+    """Return the text of the status line, or "" if there is nothing to report.
+
+    ``with_age``: whether to say how long ago the newest best kernel took its lead.
+    """
     state = model.state
     newest = max(
         (one for one in state.problems.values() if one.best is not None), key=attrgetter("lead_at"), default=None
@@ -97,7 +100,7 @@ def now_of(model: Model) -> str:
     if newest is not None:
         best = state.variants[newest.best or ""]
         tie, ago = f", tied with {newest.tied_with}", f", {fmt.age(model.now() - newest.lead_at)} ago"
-        tie, ago = (tie, "") if newest.tied_with is not None else ("", ago)
+        tie, ago = (tie, "") if newest.tied_with is not None else ("", ago if with_age else "")
         said.append(f"newest best: {best.id} of {best.problem}{tie}, {speedup_words(best.verdict)}{ago}")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 

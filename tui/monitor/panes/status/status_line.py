@@ -70,7 +70,10 @@ class StatusLine(LinesView):
             return line((fmt.pad(f" {news}", width), palette.warn))
         if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
             return bests_line(model, palette, width)
-        return line((fmt.fit(f" {now_of(model)}", width), palette.dim))
+        text = f" {now_of(model)}"
+        if cell_len(text) > width:
+            text = f" {now_of(model, with_age=False)}"
+        return line((fmt.fit(text, width), palette.dim))
 
 
 def status_line(
